@@ -1,0 +1,1 @@
+"""The trace format: schema, writer, reader, recovery. Imports nothing else of cbtrace."""
