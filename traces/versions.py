@@ -1,0 +1,46 @@
+"""Old traces: one upgrader for each format version that is no longer the newest.
+
+An upgrader turns one frame of version n, a msgpack array whose first element is the tag, into the same frame of
+version n + 1, before it becomes a struct. The rest of the code knows only the newest version.
+
+To change the format: raise :data:`~cbtrace.traces.schema.FORMAT_VERSION`, append an upgrader here that says *before*
+and *after*, keep a recording of the old version in the tests, and describe the change in the format's changelog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from .schema import FORMAT_VERSION, Frame
+
+RawFrame = list[Any]
+UPGRADERS: dict[int, Callable[[RawFrame], RawFrame]] = {}
+"""Version *from* which an upgrader leads to the next."""
+
+_decode_newest = msgspec.msgpack.Decoder(Frame).decode
+_decode_any = msgspec.msgpack.Decoder(list).decode
+
+
+def decoder(version: int) -> Callable[[bytes], Frame]:
+    """The function that decodes a payload of a format version into a frame of the newest one.
+
+    It raises :class:`msgspec.DecodeError` or :class:`RecursionError` for a payload that is no such frame.
+    """
+    if version == FORMAT_VERSION:
+        return _decode_newest
+    steps = [UPGRADERS[older] for older in range(version, FORMAT_VERSION)]
+
+    def decode(payload: bytes) -> Frame:
+        raw = _decode_any(payload)
+        try:
+            for upgrade in steps:
+                raw = upgrade(raw)
+        except (IndexError, TypeError, ValueError, KeyError) as error:
+            raise msgspec.DecodeError(f"not a frame of version {version}") from error
+        frame: Frame = msgspec.convert(raw, Frame, builtin_types=(bytes,))  # type: ignore[arg-type]
+        return frame
+
+    return decode
