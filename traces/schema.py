@@ -181,6 +181,8 @@ class Request(Struct, array_like=True, tag=3):
     planned_ns: int = -1
     prompt_hash: bytes = b""
     """8 bytes of BLAKE2b over the prompt's token ids: pairs requests of two runs without storing them."""
+    generated_before: int = 0
+    """Tokens it had before the recorder saw it (only with ``SUBMIT_UNSEEN``)."""
 
 
 class Visible(Struct, array_like=True, tag=4):

@@ -1,0 +1,46 @@
+"""What the recorder itself costs, in bounded memory."""
+
+from __future__ import annotations
+
+_SUBDIVISIONS = 4  # bits below the leading one that a bucket keeps: buckets are at most 6.25 % wide
+
+
+class CostHistogram:
+    """Durations in logarithmic buckets: totals are exact, percentiles are right to 6.25 %."""
+
+    def __init__(self) -> None:
+        self.total_ns = 0
+        self.count = 0
+        self._open_ns = 0
+        self._buckets: dict[int, int] = {}
+
+    def spend(self, duration_ns: int) -> None:
+        """Add time spent inside a hook to the step in progress."""
+        self.total_ns += duration_ns
+        self._open_ns += duration_ns
+
+    def end_step(self) -> None:
+        """Close the step in progress: what was spent since the last one is its cost."""
+        bucket = _bucket_of(self._open_ns)
+        self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
+        self._open_ns = 0
+        self.count += 1
+
+    def percentile(self, share: float) -> int:
+        """Return the lower bound of the bucket that holds the given share of steps; -1 without steps."""
+        remaining = share * self.count
+        for bucket in sorted(self._buckets):
+            remaining -= self._buckets[bucket]
+            if remaining <= 0:
+                return _floor_of(bucket)
+        return -1
+
+
+def _bucket_of(duration_ns: int) -> int:
+    shift = max(duration_ns.bit_length() - _SUBDIVISIONS - 1, 0)
+    return (shift << (_SUBDIVISIONS + 1)) + (duration_ns >> shift)
+
+
+def _floor_of(bucket: int) -> int:
+    shift, mantissa = bucket >> (_SUBDIVISIONS + 1), bucket & ((1 << (_SUBDIVISIONS + 1)) - 1)
+    return mantissa << shift

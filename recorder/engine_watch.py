@@ -1,0 +1,261 @@
+"""Everything that is watched of one engine: its manager, its processor, its memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from cbtrace.recorder.engine import KvAdapter, adapter_for
+from cbtrace.recorder.gpu_time import GpuStepTimer
+from cbtrace.recorder.guard import guarded
+from cbtrace.recorder.hooks import HookSet
+from cbtrace.recorder.memory import MemoryProbe
+from cbtrace.recorder.memory_model import predicted_memory
+from cbtrace.recorder.model_facts import config_facts, generation_facts, model_facts
+from cbtrace.recorder.nvml import NvmlSampler, identify_gpu
+from cbtrace.recorder.options import Options
+from cbtrace.recorder.request_watch import RequestWatch
+from cbtrace.recorder.requests import RequestLedger
+from cbtrace.recorder.sink import Sink
+from cbtrace.recorder.step_watch import StepWatch
+from cbtrace.recorder.steps import OpenSteps
+from cbtrace.recorder.supported import is_verified
+from cbtrace.traces.schema import Clock, Engine, Event, EventKind, Facts, Severity
+
+_CLOCK_EVERY_NS = 10_000_000_000
+
+
+class EngineWatch:
+    """Records one manager into one trace. Handlers are called by the hooks of :mod:`cbtrace.recorder.attach` for what
+    happens before the engine exists, and by hooks on the engine's own objects from then on."""
+
+    def __init__(self, sink: Sink, options: Options) -> None:
+        self.sink = sink
+        self.hooks = HookSet()
+        self.requested: Facts = {}
+        self._options = options
+        self._ledger = RequestLedger()
+        self._steps = OpenSteps()
+        self._requests = RequestWatch(sink, self._ledger, self._steps, keep_token_ids=options.token_ids)
+        self._requests.on_first_visible = self._first_visible
+        self._step_watch: StepWatch | None = None
+        self._processor: Any = None
+        self._memory: MemoryProbe | None = None
+        self._nvml: NvmlSampler | None = None
+        self._next_clock_ns = 0
+        self._phase = ""
+        self._submitting = threading.local()
+        self._queue: Any = None
+
+    # Called for the manager ------------------------------------------------------------------------------------------
+
+    def created(self, manager: Any) -> None:
+        """The manager exists: from here on its requests can be seen when they are submitted."""
+        queue = getattr(manager, "input_queue", None)
+        if queue is not None and self._queue is None:
+            self._queue = queue
+            self.hooks.add(queue, "put", guarded(self.sink, before=self._queued), label="input_queue.put")
+
+    def submit_begins(self, t_ns: int) -> None:
+        """``add_request`` was entered on this thread."""
+        self._submitting.since = t_ns
+
+    def _queued(self, t_ns: int, args: Any, kwargs: Any) -> None:
+        state = args[0] if args else kwargs["item"]
+        since = getattr(self._submitting, "since", None)
+        self._submitting.since = None
+        self._requests.submitted(state, t_ns if since is None else since)
+
+    def cancel_requested(self, t_ns: int, request_id: Any) -> None:
+        """``cancel_request`` was called."""
+        self._requests.cancel_requested(t_ns, request_id)
+
+    def session(self, t_ns: int, kind: EventKind) -> None:
+        """The generation thread was started or stopped."""
+        self._event(kind, t_ns)
+
+    def cache_begins(self, manager: Any) -> None:
+        """The engine's processor, and with it the cache, is about to be created, unless it exists already."""
+        if getattr(manager, "batch_processor", None) is None:
+            self._phase = "cache creation"
+            self.sink.emit(self._probe(manager).mark("model_loaded"))
+
+    def inputs_begin(self) -> None:
+        """The cache exists; the static inputs are next."""
+        self._phase = "input creation"
+        if self._memory is not None:
+            self.sink.emit(self._memory.mark("cache_created"))
+
+    def engine_created(self, manager: Any, processor: Any) -> None:
+        """A processor was created, or an old one reset for a new session. Idempotent."""
+        self._phase = ""
+        if processor is self._processor:
+            self._requests.dropped(self.sink.now())
+            return
+        self.created(manager)
+        self._processor = processor
+        adapter = adapter_for(processor.cache)
+        self._watch_processor(manager, processor, adapter)
+        self._write_engine(manager, processor, adapter)
+        probe = self._probe(manager)
+        self.sink.emit(probe.mark("inputs_created"))
+        self._requests.engine_ready(adapter)
+        self._start_nvml(manager)
+
+    def fatal(self, t_ns: int, error: BaseException, processor: Any) -> None:
+        """The generation loop dies of this error."""
+        self.out_of_memory(t_ns, error)
+        self._event(EventKind.FATAL_ERROR, t_ns, text=type(error).__name__)
+        if processor is None:
+            for record in self._ledger.not_yet_visible():
+                if record.state is not None:
+                    self._requests.failed(t_ns, error, record.state)
+
+    def out_of_memory(self, t_ns: int, error: BaseException) -> None:
+        """Note an error that is one of memory, with the phase it came in. The same error may pass several hooks."""
+        if not is_out_of_memory(error) or getattr(error, "_cbtrace_noted", False):
+            return
+        error._cbtrace_noted = True  # type: ignore[attr-defined]
+        phase = self._phase or (self._step_watch.phase() if self._step_watch is not None else "unknown")
+        self._event(EventKind.OUT_OF_MEMORY, t_ns, text=f"{phase}: {type(error).__name__}")
+
+    def close(self) -> None:
+        """Give every hooked method back, stop sampling, end the trace."""
+        self.hooks.remove()
+        if self._nvml is not None:
+            self._nvml.stop()
+        self._tell_losses()
+        self.sink.close()
+
+    # Set up ----------------------------------------------------------------------------------------------------------
+
+    def _probe(self, manager: Any) -> MemoryProbe:
+        if self._memory is None:
+            device = getattr(manager.model, "device", "cpu")
+            self._memory = MemoryProbe(device, self.sink.now, keep_user_peaks=self._options.keep_user_peaks)
+        return self._memory
+
+    def _start_nvml(self, manager: Any) -> None:
+        if self._nvml is None and self._options.nvml:
+            self._nvml = NvmlSampler(self.sink.emit, self.sink.now, identify_gpu(manager.model.device))
+            self._nvml.start()
+
+    def _watch_processor(self, manager: Any, processor: Any, adapter: KvAdapter) -> None:
+        sink, requests, add = self.sink, self._requests, self.hooks.add
+        timer = GpuStepTimer(lambda: processor.inputs_and_outputs.compute_stream, processor.model_device)
+        steps = StepWatch(sink, self._ledger, self._steps, requests, adapter, processor, timer, self._after_step)
+        self._step_watch = steps
+        scheduler, runner, offloading = processor.scheduler, processor.model_runner, processor.offloading_manager
+
+        def watch(owner: Any, name: str, **handlers: Callable[..., Any]) -> None:
+            add(owner, name, guarded(sink, **handlers), label=f"{type(owner).__name__}.{name}")
+
+        watch(processor, "prepare_next_batch", before=steps.begin, after=steps.prepared, failed=self._broke)
+        watch(scheduler, "add_waiting_request", before=lambda t, a, k: requests.visible(t, (*a, *k.values())[0]))
+        watch(scheduler, "_process_candidates", after=steps.walked)
+        if hasattr(scheduler, "_try_to_meet_safety_margin"):
+            watch(scheduler, "_try_to_meet_safety_margin", after=steps.margin_checked)
+        watch(scheduler, "schedule_batch", before=steps.scheduling, after=steps.scheduled)
+        watch(scheduler, "finish_request", before=lambda t, a, k: requests.finished(t, (*a, *k.values())[0]))
+        watch(scheduler, "clear_cancelled_requests", after=lambda t, states, _: requests.cancelled(t, states))
+        watch(offloading, "offload_requests", before=steps.offloading, after=steps.offloaded)
+        watch(offloading, "restore_scheduled_requests", before=steps.restoring, after=steps.restored)
+        watch(runner, "maybe_pad_inputs", before=steps.padding, after=steps.padded)
+        watch(runner, "compute_batch", before=steps.computing, after=steps.computed, failed=self._broke)
+        watch(runner, "_capture_graph", before=steps.capturing, after=steps.captured)
+        watch(processor, "_generation_step", after=steps.launched, failed=self._broke)
+        watch(processor.inputs_and_outputs, "prepare_batch_update", after=steps.results_ready)
+        watch(processor, "update_batch", before=steps.updating, after=steps.updated, failed=self._broke)
+        watch(processor, "_handle_request_error", before=self._request_failed)
+        watch(processor, "warmup", before=self._warmup_begins, after=self._warmup_ended, failed=self._warmup_failed)
+
+    def _write_engine(self, manager: Any, processor: Any, adapter: KvAdapter) -> None:
+        version, verified = is_verified()
+        config = manager.continuous_batching_config
+        predicted, reason = predicted_memory(processor.cache, config, manager.model)
+        engine = Engine(
+            t_ns=self.sink.now(),
+            adapter=adapter.name,
+            verified=verified,
+            requested=self.requested,
+            resolved=config_facts(config) | _effective(processor),
+            model=model_facts(manager.model, paths=self._options.paths),
+            generation=generation_facts(manager.generation_config, manager),
+            kv=adapter.geometry,
+            missing=list(self.hooks.missing),
+            predicted_memory=predicted,
+        )
+        self.sink.emit(engine)
+        if not verified:
+            text = f"Transformers {version} is not one that cbtrace was tested on: figures may be wrong."
+            self.sink.notice("unverified-version", Severity.WARNING, text)
+        if self.hooks.missing:
+            text = f"Hook points not found: {', '.join(self.hooks.missing)}. What they would tell is absent."
+            self.sink.notice("hook-missing", Severity.WARNING, text)
+        if reason:
+            self.sink.notice("memory-model-unknown", Severity.INFO, reason)
+
+    # Handlers --------------------------------------------------------------------------------------------------------
+
+    def _after_step(self, t_ns: int) -> None:
+        if self._memory is not None and t_ns >= self._memory.next_ns:
+            self.sink.emit(self._memory.sample(t_ns))
+        if t_ns >= self._next_clock_ns:
+            import time
+
+            self._next_clock_ns = t_ns + _CLOCK_EVERY_NS
+            self.sink.emit(Clock(self.sink.now(), time.time_ns()))
+
+    def _first_visible(self) -> None:
+        self._requests.on_first_visible = lambda: None
+        if self._memory is not None:
+            self.sink.emit(self._memory.mark("before_first_request"))
+
+    def _request_failed(self, t_ns: int, args: Any, kwargs: Any) -> None:
+        error, state = (*args, *kwargs.values())
+        self._requests.failed(t_ns, error, state)
+
+    def _warmup_begins(self, t_ns: int, _args: Any, _kwargs: Any) -> int:
+        self._phase = "warm-up"
+        self._event(EventKind.WARMUP_BEGIN, t_ns)
+        return t_ns
+
+    def _warmup_ended(self, t_ns: int, _result: Any, begun: int | None) -> None:
+        self._phase = ""
+        self._event(EventKind.WARMUP_END, t_ns, duration_ns=t_ns - begun if begun is not None else -1)
+        if self._memory is not None:
+            self.sink.emit(self._memory.mark("warmed_up"))
+
+    def _warmup_failed(self, t_ns: int, error: BaseException, begun: int | None) -> None:
+        self.out_of_memory(t_ns, error)
+        self._warmup_ended(t_ns, None, begun)
+
+    def _broke(self, t_ns: int, error: BaseException, _token: Any) -> None:
+        self.out_of_memory(t_ns, error)
+
+    def _tell_losses(self) -> None:
+        nvml, memory = self._nvml, self._memory
+        if nvml is not None and nvml.reason:
+            self.sink.notice("no-nvml", Severity.INFO, nvml.reason)
+        for reason in memory.reasons if memory is not None else ():
+            self.sink.notice("memory-unread", Severity.INFO, reason)
+
+    def _event(self, kind: EventKind, t_ns: int, *, duration_ns: int = -1, text: str = "") -> None:
+        self.sink.emit(Event(kind, t_ns, self._steps.next_index, duration_ns=duration_ns, text=text))
+
+
+def _effective(processor: Any) -> Facts:
+    """Settings that only the running engine knows: a scheduler without a margin of its own takes its class's."""
+    scheduler = processor.scheduler
+    return {
+        "safety_margin": float(scheduler.safety_margin),
+        "scheduler": type(scheduler).__name__,
+        "max_batch_tokens": int(processor.max_batch_tokens),
+        "use_prefix_sharing": bool(processor.cache.use_prefix_sharing),
+    }
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Torch raises a class of its own, the engine's sizing a ``MemoryError``; neither is imported to be recognized."""
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"

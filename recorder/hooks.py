@@ -1,0 +1,76 @@
+"""Replacing methods for a while, and giving every one of them back.
+
+A hook stands in for one method of a class or an object. Several hooks may stack on the same method (two recordings at
+once, or a profiler over ours) and may be taken off in any order: taking one off the middle splices the chain, so that
+after the last one is gone the original object is in its place again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+Around = Callable[["Hook"], Callable[..., Any]]
+"""Builds the stand-in. It reads ``hook.original`` at each call, since splicing may change it."""
+
+_HOOK = "__cbtrace_hook__"
+_ABSENT = object()
+
+
+class Hook:
+    """One stand-in. ``original`` is what it stands for: the method, or the hook below it in the chain."""
+
+    __slots__ = ("name", "original", "owned", "owner", "stand_in")
+
+    def __init__(self, owner: Any, name: str, around: Around) -> None:
+        self.owner = owner
+        self.name = name
+        # Of a class we must keep the plain function (not what attribute access makes of it) to put it back as it was.
+        below = vars(owner).get(name, _ABSENT)
+        self.owned = below is not _ABSENT
+        self.original: Any = below if self.owned else getattr(owner, name)
+        self.stand_in = around(self)
+        setattr(self.stand_in, _HOOK, self)
+        setattr(owner, name, self.stand_in)
+
+    def remove(self) -> None:
+        """Take the stand-in away, whatever has been put over it since."""
+        if vars(self.owner).get(self.name, _ABSENT) is self.stand_in:
+            if self.owned:
+                setattr(self.owner, self.name, self.original)
+            else:
+                delattr(self.owner, self.name)
+            return
+        above = getattr(vars(self.owner).get(self.name), _HOOK, None)
+        while above is not None:
+            if above.original is self.stand_in:
+                above.original, above.owned = self.original, self.owned
+                return
+            above = getattr(above.original, _HOOK, None)
+        # Somebody else's wrapper holds us: we cannot leave, but a hook that is not live only passes calls on.
+
+
+@dataclass
+class HookSet:
+    """The hooks of one watcher, and the hook points it looked for in vain."""
+
+    hooks: list[Hook] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+    def add(self, owner: Any, name: str, around: Around, *, label: str = "") -> bool:
+        """Hook ``owner.name``; note it as missing, and change nothing, when there is no such callable."""
+        try:
+            if not callable(getattr(owner, name)):
+                raise TypeError(f"{name} is not callable")
+            self.hooks.append(Hook(owner, name, around))
+        except Exception:
+            # An engine we do not know may lack the method or forbid setting it: that costs fields, never the run.
+            self.missing.append(label or name)
+            return False
+        return True
+
+    def remove(self) -> None:
+        """Give back every method, newest first."""
+        while self.hooks:
+            self.hooks.pop().remove()

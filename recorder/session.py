@@ -1,0 +1,241 @@
+"""Recording from Python: ``with record("run.cbt"): ...`` and ``attach(manager, "run.cbt")``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from cbtrace.recorder.attach import ManagerHooks, Watches, manager_class
+from cbtrace.recorder.engine_watch import EngineWatch, is_out_of_memory
+from cbtrace.recorder.errors import RecordError
+from cbtrace.recorder.fingerprint import fingerprint
+from cbtrace.recorder.options import Options
+from cbtrace.recorder.ranks import rank_of_process
+from cbtrace.recorder.sink import Sink
+from cbtrace.traces.writer import TraceWriter
+from cbtrace.traces.schema import Event, EventKind, Header, Severity
+
+
+class Recording:
+    """A recording under way; leaves the engine as it found it when closed.
+
+    Each engine of the process is a run and gets a trace of its own: the first goes to ``path``, the next to ``path``
+    with ``-2`` before the suffix, and so on. The first trace exists from the start, so that a folder that cannot be
+    written is an error at once and not after the work.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        name: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        overwrite: bool = False,
+        token_ids: bool = False,
+        paths: bool = False,
+        nvml: bool = True,
+        keep_user_peaks: bool = False,
+    ) -> None:
+        self._options = Options(token_ids=token_ids, paths=paths, nvml=nvml, keep_user_peaks=keep_user_peaks)
+        self._rank, self._world_size = rank_of_process()
+        self._path = _with_rank(Path(path), self._rank)
+        self._name = name if name is not None else Path(path).stem
+        self._tags = {str(key): str(value) for key, value in (tags or {}).items()}
+        self._overwrite = overwrite
+        self._lock = threading.Lock()
+        self._closed = False
+        self.paths: list[Path] = []
+        """The traces written so far."""
+        self._spare: Sink | None = self._open(self._path)
+        self._watches = Watches(self._make_watch)
+        self._hooks = ManagerHooks(self._watches.of)
+
+    @property
+    def engines(self) -> int:
+        """Engines recorded so far."""
+        return len(self._watches.all)
+
+    def install(self) -> None:
+        """Take hold of every engine of the process from here on.
+
+        Raises:
+            RecordError: Transformers is missing or too old; the trace is removed again.
+        """
+        try:
+            missing = self._hooks.install(manager_class())
+        except ImportError as error:
+            self._discard()
+            raise RecordError(
+                "Transformers with continuous batching is not installed here: "
+                'install the recorder\'s part with pip install "cbtrace[record]".',
+                slug="no-transformers",
+            ) from error
+        self._tell_missing(missing)
+
+    def install_on(self, manager: Any) -> None:
+        """Take hold of one manager, before or after its start."""
+        self._tell_missing(self._hooks.install_on(manager))
+        watch = self._watches.of(manager)
+        processor = getattr(manager, "batch_processor", None)
+        if watch is None:
+            return
+        try:
+            watch.created(manager)
+            if processor is not None:
+                watch.engine_created(manager, processor)
+        except Exception as error:
+            watch.sink.fail(error)
+
+    def close(self) -> None:
+        """Give back every method and close the traces. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._hooks.remove()
+        for watch in self._watches.all:
+            watch.close()
+        if self._spare is not None:
+            text = "No continuous-batching engine was created while this was recorded."
+            self._spare.notice("no-engine", Severity.WARNING, text)
+            self._spare.close()
+
+    def note_failure(self, error: BaseException) -> None:
+        """The program fails with this error: running out of memory before any engine is a phase of its own."""
+        spare = self._spare
+        if spare is not None and is_out_of_memory(error):
+            text = f"model load: {type(error).__name__}"
+            spare.emit(Event(EventKind.OUT_OF_MEMORY, spare.now(), 0, text=text))
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.note_failure(error)
+        self.close()
+
+    def _make_watch(self) -> EngineWatch | None:
+        with self._lock:
+            if self._closed:
+                return None
+            sink, self._spare = self._spare, None
+            if sink is None:
+                sink = self._open(_numbered(self._path, len(self.paths) + 1))
+            return EngineWatch(sink, self._options)
+
+    def _open(self, path: Path) -> Sink:
+        epoch_ns, wall_ns = time.monotonic_ns(), time.time_ns()
+        writer = TraceWriter(path, overwrite=self._overwrite)
+        sink = Sink(writer, path, epoch_ns)
+        sink.emit(
+            Header(
+                run_id=secrets.token_hex(8),
+                name=self._name if not self.paths else f"{self._name}-{len(self.paths) + 1}",
+                tags=self._tags,
+                tool_version=_version(),
+                mono_ns=epoch_ns,
+                wall_ns=wall_ns,
+                rank=self._rank,
+                world_size=self._world_size,
+                stored=self._options.stored(),
+                fingerprint=fingerprint(paths=self._options.paths),
+            )
+        )
+        self.paths.append(path)
+        return sink
+
+    def _discard(self) -> None:
+        if self._spare is not None:
+            self._spare.close()
+            with contextlib.suppress(OSError):
+                self._spare.path.unlink()
+            self._spare = None
+        self.paths.clear()
+
+    def _tell_missing(self, missing: list[str]) -> None:
+        if missing and self._spare is not None:
+            text = f"Hook points not found: {', '.join(missing)}. What they would tell is absent."
+            self._spare.notice("hook-missing", Severity.WARNING, text)
+
+
+def record(
+    path: str | os.PathLike[str],
+    *,
+    name: str | None = None,
+    tags: Mapping[str, str] | None = None,
+    overwrite: bool = False,
+    token_ids: bool = False,
+    paths: bool = False,
+    nvml: bool = True,
+    keep_user_peaks: bool = False,
+) -> Recording:
+    """Record every continuous-batching engine that this process runs, until the recording is closed.
+
+    >>> with record("run.cbt", name="baseline", tags={"model": "llama-1b"}):
+    ...     model.generate_batch(inputs)
+
+    Recording never changes tokens, never raises into generation and undoes all its hooks at the end. When something
+    goes wrong, it stops with one warning and generation goes on.
+
+    Args:
+        path: the trace to create. A second engine in the same process goes to ``path`` with ``-2`` added, a tensor
+            parallel rank above 0 to ``path`` with ``.rank1`` added.
+        name: how reports call the run; the file's stem by default.
+        tags: free labels shown and filtered by in reports.
+        overwrite: replace a trace that exists.
+        token_ids: store generated token ids (by default only lengths and hashes are).
+        paths: store file paths in the fingerprint.
+        nvml: sample the GPU through NVML every 100 ms.
+        keep_user_peaks: leave ``torch.cuda.max_memory_allocated()`` to your own code. By default the recorder resets
+            the peak at each of its samples, so that no transient is missed; your code then sees the peak since then.
+
+    Raises:
+        cbtrace.traces.CbtraceError: the trace cannot be created, or Transformers is not installed.
+        OSError: the folder cannot be written.
+    """
+    recording = Recording(
+        path,
+        name=name,
+        tags=tags,
+        overwrite=overwrite,
+        token_ids=token_ids,
+        paths=paths,
+        nvml=nvml,
+        keep_user_peaks=keep_user_peaks,
+    )
+    recording.install()
+    return recording
+
+
+def attach(manager: Any, path: str | os.PathLike[str], **options: Any) -> Recording:
+    """Record one manager, before or after its ``start()``; options as for :func:`record`.
+
+    Of requests that were submitted before, the submit time is unknown and said to be so.
+    """
+    recording = Recording(path, **options)
+    recording.install_on(manager)
+    return recording
+
+
+def _with_rank(path: Path, rank: int) -> Path:
+    return path if rank == 0 else path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
+
+
+def _numbered(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.stem}-{number}{path.suffix}")
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("cbtrace")

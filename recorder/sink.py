@@ -1,0 +1,132 @@
+"""Where a recording's frames go, and the guard that keeps every failure away from the engine."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+import time
+import warnings
+import weakref
+from pathlib import Path
+from typing import Any
+
+from cbtrace.recorder.cost import CostHistogram
+from cbtrace.traces.writer import TraceWriter
+from cbtrace.traces.schema import Footer, Frame, Notice, Severity
+
+_REASONS = {errno.ENOSPC: "disk_full", errno.EDQUOT: "disk_full"}
+
+
+class RecordingStopped(RuntimeWarning):
+    """The recording stopped early; generation goes on."""
+
+
+class Sink:
+    """Takes frames until the recording is closed or something goes wrong.
+
+    Nothing here raises. The first failure, whoever's it is, ends the recording: one warning, a footer that says why if
+    it can still be written, and from then on every call returns at once. ``live`` is what hooks look at.
+    """
+
+    def __init__(self, writer: TraceWriter, path: Path, epoch_ns: int) -> None:
+        self.path = path
+        self.live = True
+        self.epoch_ns = epoch_ns
+        self.cost = CostHistogram()
+        self.steps = 0
+        self.requests = 0
+        self._writer = writer
+        self._closing = threading.Lock()
+        _open_sinks.add(self)
+
+    def now(self) -> int:
+        """Nanoseconds since the recording began."""
+        return time.monotonic_ns() - self.epoch_ns
+
+    def emit(self, frame: Frame | None) -> None:
+        """Write one frame; ``None`` (a probe that had nothing) is no frame."""
+        if not self.live or frame is None:
+            return
+        try:
+            self._writer.write(frame)
+        except Exception as error:
+            self.fail(error)
+
+    def notice(self, slug: str, severity: Severity, text: str) -> None:
+        """Write a remark about the recording itself."""
+        self.emit(Notice(self.now(), slug, severity, text))
+
+    def fail(self, error: Exception) -> None:
+        """End the recording because of an error, ours or the disk's, and warn once."""
+        reason, text = _reason_of(error)
+        if self._end(reason, text):
+            _warn(f"cbtrace stopped recording {self.path.name} ({reason}: {text}); generation goes on unrecorded")
+
+    def close(self) -> None:
+        """End the recording in good order. Idempotent."""
+        self._end("closed", "")
+
+    def abandon(self) -> None:
+        """Forget the file without touching it: a forked child must not write into its parent's trace."""
+        self.live = False
+
+    def _end(self, reason: str, text: str) -> bool:
+        with self._closing:
+            if not self.live:
+                return False
+            self.live = False
+        # The footer, or the closing itself, may fail for the very reason that ended the recording.
+        with contextlib.suppress(Exception):
+            self._writer.write(self._footer(reason, text))
+        with contextlib.suppress(Exception):
+            self._writer.close()
+        return True
+
+    def _footer(self, reason: str, text: str) -> Footer:
+        return Footer(
+            t_ns=self.now(),
+            reason=reason,
+            steps=self.steps,
+            requests=self.requests,
+            frames=self._writer.frames + 1,
+            cost_ns=self.cost.total_ns,
+            cost_p50_ns=self.cost.percentile(0.50),
+            cost_p99_ns=self.cost.percentile(0.99),
+            text=text,
+        )
+
+
+def _reason_of(error: Exception) -> tuple[str, str]:
+    slug = getattr(error, "footer_reason", None)
+    if isinstance(slug, str):
+        return slug, type(error).__name__
+    if isinstance(error, OSError):
+        return _REASONS.get(error.errno or 0, "io_error"), os.strerror(error.errno) if error.errno else "I/O error"
+    return "recorder_error", f"{type(error).__name__} at {_place_of(error)}"
+
+
+def _place_of(error: Exception) -> str:
+    """Name where our code failed, without the paths of the machine (a trace holds none)."""
+    frame: Any = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return f"{Path(frame.tb_frame.f_code.co_filename).name}:{frame.tb_lineno}" if frame is not None else "unknown place"
+
+
+def _warn(text: str) -> None:
+    # A filter that turns warnings into errors must not reach the engine.
+    with contextlib.suppress(Exception):
+        warnings.warn(text, RecordingStopped, stacklevel=2)
+
+
+_open_sinks: weakref.WeakSet[Sink] = weakref.WeakSet()
+
+
+def _abandon_in_child() -> None:
+    for sink in list(_open_sinks):
+        sink.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_in_child)

@@ -1,0 +1,278 @@
+"""Follows batches: scheduled, prepared, launched, results ready, requests updated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter, is_
+from typing import Any
+
+from cbtrace.recorder.admission import Outcome, admission_stop
+from cbtrace.recorder.engine import KvAdapter
+from cbtrace.recorder.gpu_time import GpuStepTimer
+from cbtrace.recorder.request_watch import RequestWatch
+from cbtrace.recorder.requests import RequestLedger
+from cbtrace.recorder.sink import Sink
+from cbtrace.recorder.steps import OpenSteps, StepDraft
+from cbtrace.traces.schema import Event, EventKind, GraphKey, StepFlag
+
+_state_of = attrgetter("state")
+
+
+class StepWatch:
+    """Builds one :class:`~cbtrace.traces.schema.Step` a batch. Runs on the generation thread only.
+
+    The order of calls in a synchronous engine is begin, scheduled, prepared, launched, results, done; an asynchronous
+    one goes through begin to launched for the next batch before results and done of this one.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        ledger: RequestLedger,
+        steps: OpenSteps,
+        requests: RequestWatch,
+        adapter: KvAdapter,
+        processor: Any,
+        gpu_timer: GpuStepTimer,
+        after_step: Callable[[int], None],
+    ) -> None:
+        self._sink = sink
+        self._ledger = ledger
+        self._steps = steps
+        self._requests = requests
+        self._adapter = adapter
+        self._scheduler = processor.scheduler
+        self._runner = processor.model_runner
+        self._base_flags = int(StepFlag.ASYNC) if processor.use_async_batching else 0
+        self._gpu_timer = gpu_timer
+        self._after_step = after_step
+        self._draft = steps.begin(0)
+        self._current: StepDraft | None = None
+        self._under_way = False
+        """Between prepared and launched; the engine also computes batches of its own to warm up."""
+        self._graphs: dict[tuple[bool, int, int], int] = {}
+        self._margin_met: bool | None = None
+        self._allocation_failed: bool | None = None
+        self._steady: list[Any] = []
+        """States of the last batch if each of them decoded one token; a batch of the same states is then the same."""
+        self._steady_mask = 0
+
+    # Scheduling ------------------------------------------------------------------------------------------------------
+
+    def begin(self, t_ns: int, _args: Any, _kwargs: Any) -> None:
+        """The engine begins to prepare a batch (which may turn out empty)."""
+        self._draft = self._steps.begin(t_ns)
+
+    def margin_checked(self, _t_ns: int, met: Any, _token: Any) -> None:
+        """The scheduler compared the free share with its safety margin (Transformers 5.20 and newer)."""
+        self._margin_met = bool(met)
+
+    def walked(self, _t_ns: int, result: Any, _token: Any) -> None:
+        """The scheduler walked its candidates."""
+        self._allocation_failed = bool(result[1])
+
+    def scheduling(self, _t_ns: int, args: Any, kwargs: Any) -> tuple[bool, int, int]:
+        """The scheduler is asked for a batch: remember what it was offered."""
+        self._margin_met = self._allocation_failed = None
+        budgets = dict(zip(("token_budget", "cache_budget"), args, strict=False)) | kwargs
+        return bool(self._scheduler.block_new_requests), budgets["token_budget"], budgets["cache_budget"]
+
+    def scheduled(self, t_ns: int, result: Any, offered: tuple[bool, int, int] | None) -> None:
+        """The scheduler has answered; ``None`` or an empty list is no batch."""
+        members, fast_path, queries, kv_read = result
+        draft = self._draft
+        draft.attempts += 1
+        draft.scheduled = t_ns
+        if members:
+            self._take_members(t_ns, members, queries)
+        active = self._scheduler.active_requests
+        if len(active) != self._ledger.admitted:
+            self._requests.admit_unscheduled(t_ns, active)
+        if members and offered is not None:
+            self._take_outcome(offered, len(members), bool(fast_path), queries, kv_read)
+
+    def _take_members(self, t_ns: int, members: list[Any], queries: int) -> None:
+        draft, ledger = self._draft, self._ledger
+        draft.first = members[0]
+        steady = self._steady
+        if len(members) == len(steady) == queries and all(map(is_, map(_state_of, members), steady)):
+            draft.decode_mask = self._steady_mask
+            return
+        states = [member.state for member in members]
+        keys = list(map(id, states))
+        decoding = ledger.decoding
+        others = [member for member, key in zip(members, keys, strict=True) if key not in decoding]
+        mask = ledger.decode_mask
+        if len(members) - len(others) != len(decoding):
+            for key in decoding.keys() - keys:
+                mask ^= decoding[key].bit
+        draft.decode_mask = mask
+        for member in others:
+            self._take_other(t_ns, member)
+        self._steady, self._steady_mask = ([], 0) if others else (states, mask)
+
+    def _take_other(self, t_ns: int, member: Any) -> None:
+        """A member that is not known to be decoding: a chunk of prefill, of recomputation, or a first sight."""
+        state = member.state
+        record = self._requests.record_of(t_ns, state)
+        self._draft.add_chunk(record, int(state.position_offset), int(member.query_length), bool(member.has_new_token))
+        if member.has_new_token:
+            self._ledger.start_decoding(record)
+            # A limit of no new tokens is noticed by the engine only once it has one.
+            if state._new_tokens_limit <= len(state.generated_tokens):
+                self._draft.useless.append(record.ordinal)
+
+    def _take_outcome(
+        self, offered: tuple[bool, int, int], scheduled: int, fast_path: bool, queries: int, kv_read: int
+    ) -> None:
+        draft, scheduler, adapter = self._draft, self._scheduler, self._adapter
+        blocked, token_budget, cache_budget = offered
+        draft.waiting = len(scheduler.waiting_requests_order)
+        draft.active = len(scheduler.active_requests)
+        draft.kv_free, draft.kv_cached = adapter.free_and_cached()
+        draft.groups = adapter.groups()
+        draft.flags = self._base_flags
+        draft.flags |= StepFlag.DECODE_FAST_PATH if fast_path else 0
+        draft.flags |= StepFlag.ADMISSION_BLOCKED if blocked else 0
+        starved = scheduler.starved_requests
+        draft.starved = [self._ledger.current[state.request_id].ordinal for state, _ in starved] if starved else []
+        if not draft.waiting:
+            return
+        margin_met = adapter.margin_met(scheduler.safety_margin) if self._margin_met is None else self._margin_met
+        draft.stop = admission_stop(
+            Outcome(
+                left_waiting=draft.waiting,
+                scheduled=scheduled,
+                blocked=blocked,
+                token_budget=token_budget,
+                tokens_used=queries,
+                cache_budget=cache_budget,
+                cache_used=kv_read,
+                decode_fast_path=fast_path,
+                request_cap=scheduler.max_requests_per_batch,
+                margin_met=margin_met,
+                allocation_failed=bool(self._allocation_failed),
+                walk_seen=self._allocation_failed is not None,
+            )
+        )
+
+    def offloading(self, t_ns: int, _args: Any, _kwargs: Any) -> tuple[int, int]:
+        """Some active requests found no KV: the engine is about to put some of them off."""
+        self._requests.offload_begins(self._scheduler.starved_requests)
+        return t_ns, self._adapter.free_and_cached()[1]
+
+    def offloaded(self, t_ns: int, _result: Any, token: tuple[int, int] | None) -> None:
+        """It has done so, or found that giving up cached blocks is enough."""
+        self._steady = []
+        if token is None:
+            return
+        begun, cached = token
+        self._requests.offload_ends(t_ns - begun)
+        evicted = cached - self._adapter.free_and_cached()[1]
+        if evicted > 0:
+            self._sink.emit(Event(EventKind.CACHE_EVICTION, t_ns, self._steps.next_index, blocks=evicted))
+
+    def restoring(self, t_ns: int, args: Any, kwargs: Any) -> tuple[int, list[Any]] | None:
+        """Members that were on the CPU are about to be copied back."""
+        members = [member for member in (*args, *kwargs.values())[0] if member.state.is_cpu_offloaded]
+        return (t_ns, members) if members else None
+
+    def restored(self, t_ns: int, _result: Any, token: tuple[int, list[Any]] | None) -> None:
+        """The copies are under way (on a GPU they run behind the host's back: the duration is the host's)."""
+        if token is not None:
+            begun, members = token
+            self._requests.restored(t_ns, members, t_ns - begun)
+
+    # Running ---------------------------------------------------------------------------------------------------------
+
+    def padded(self, _t_ns: int, result: Any, token: tuple[bool, ...]) -> None:
+        """The batch's sizes were rounded up, if they are at all."""
+        if not self._runner.pad_inputs or token is None:
+            return
+        key = (token[0], int(result[0]), int(result[1]))
+        graph = self._graphs.get(key)
+        if graph is None:
+            graph = self._graphs[key] = len(self._graphs) + 1
+            self._sink.emit(GraphKey(graph, *key))
+        self._draft.graph = graph
+
+    def padding(self, _t_ns: int, args: Any, kwargs: Any) -> tuple[bool]:
+        """Sizes are about to be rounded up; which path the batch takes decides how."""
+        return (bool(kwargs["use_decode_fast_path"] if "use_decode_fast_path" in kwargs else args[2]),)
+
+    def prepared(self, t_ns: int, is_step: Any, _token: Any) -> None:
+        """The inputs are written: the batch is a step."""
+        if not is_step:
+            return
+        draft = self._draft
+        draft.prepared = t_ns
+        self._under_way = True
+        self._requests.roster()
+        self._steps.launch(draft)
+
+    def computing(self, _t_ns: int, _args: Any, _kwargs: Any) -> None:
+        """The forward pass is about to be enqueued."""
+        if self._under_way:
+            self._gpu_timer.begin(self._draft.index)
+
+    def computed(self, _t_ns: int, _result: Any, _token: Any) -> None:
+        """The forward pass is enqueued (on a CPU: done)."""
+        if not self._under_way:
+            return
+        draft = self._draft
+        self._gpu_timer.end(draft.index)
+        fast_path = draft.flags & StepFlag.DECODE_FAST_PATH
+        uses_graph = self._runner.use_cuda_graph_decode if fast_path else self._runner.use_cuda_graph_varlen
+        if draft.captured:
+            draft.flags |= StepFlag.GRAPH_CAPTURED
+        elif uses_graph:
+            draft.flags |= StepFlag.GRAPH_HIT
+
+    def capturing(self, t_ns: int, _args: Any, _kwargs: Any) -> int:
+        """There is no graph for the batch's sizes: it runs once by itself and once to be captured."""
+        return t_ns
+
+    def captured(self, t_ns: int, _result: Any, begun: int | None) -> None:
+        """The graph is kept for batches of the same sizes."""
+        draft = self._draft
+        draft.captured = True
+        duration = t_ns - begun if begun is not None else -1
+        self._sink.emit(Event(EventKind.GRAPH_CAPTURE, t_ns, draft.index, tokens=draft.graph, duration_ns=duration))
+
+    def launched(self, t_ns: int, _result: Any, _token: Any) -> None:
+        """The launch returned; a synchronous engine has waited for the device here."""
+        self._draft.launched = t_ns
+        self._under_way = False
+
+    # Results ---------------------------------------------------------------------------------------------------------
+
+    def updating(self, _t_ns: int, _args: Any, _kwargs: Any) -> bool:
+        """Results are about to be fetched and applied; say whether requests are to be forked."""
+        self._requests.results_begin()
+        return bool(self._scheduler._requests_to_fork)
+
+    def results_ready(self, t_ns: int, result: Any, _token: Any) -> None:
+        """The host has the results of a batch: the oldest one that is open."""
+        members = result[0]
+        draft = self._current = self._steps.results_of(members)
+        self._requests.update_ns = t_ns
+        if draft is None:
+            return
+        draft.ready = t_ns
+
+    def updated(self, t_ns: int, _result: Any, forking: bool | None) -> None:
+        """The results are applied: the step is complete."""
+        draft, self._current = self._current, None
+        if forking:
+            self._requests.forked(t_ns, self._scheduler.active_requests)
+        if draft is not None:
+            gpu_ns = self._gpu_timer.collect(draft.index)
+            self._sink.emit(draft.frame(t_ns, gpu_ns))
+            self._sink.steps += 1
+            self._sink.cost.end_step()
+        self._requests.results_end()
+        self._after_step(t_ns)
+
+    def phase(self) -> str:
+        """Name what the batch under way does, for an error that ends it."""
+        return "prefill" if self._draft.has_prefill else "decode growth"

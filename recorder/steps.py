@@ -1,0 +1,143 @@
+"""A step from the moment its batch is begun to the moment its results are applied."""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from typing import Any
+
+from cbtrace.recorder.requests import RequestRecord
+from cbtrace.traces.schema import CHUNK_FORMAT, ChunkFlag, Step, StepDetail
+from cbtrace.traces.stepcode import pack_ordinals, pack_times
+
+_pack_chunk = struct.Struct(CHUNK_FORMAT).pack
+
+
+class StepDraft:
+    """A batch under way. Synchronous engines have one at a time; asynchronous ones launch the next before they apply
+    the results of this one, so that two are open."""
+
+    __slots__ = (
+        "active",
+        "attempts",
+        "captured",
+        "chunk_tokens",
+        "chunks",
+        "decode_mask",
+        "first",
+        "flags",
+        "graph",
+        "groups",
+        "has_prefill",
+        "index",
+        "kv_cached",
+        "kv_free",
+        "launched",
+        "prepared",
+        "ready",
+        "scheduled",
+        "start",
+        "starved",
+        "stop",
+        "useless",
+        "waiting",
+    )
+
+    def __init__(self, index: int, start: int) -> None:
+        self.index = index
+        self.start = self.scheduled = self.prepared = self.launched = self.ready = start
+        self.attempts = 0
+        self.decode_mask = 0
+        self.chunks: list[bytes] = []
+        self.chunk_tokens: set[int] = set()
+        """Ordinals of the chunks that end in a token."""
+        self.has_prefill = False
+        self.useless: list[int] = []
+        """Ordinals of requests whose token the engine computes and does not keep."""
+        self.starved: list[int] = []
+        self.first: Any = None
+        """The engine's first member of the batch, to recognize the batch when its results come."""
+        self.kv_free = self.kv_cached = self.waiting = self.active = 0
+        self.groups: bytes | None = None
+        self.stop = self.flags = self.graph = 0
+        self.captured = False
+
+    def add_chunk(self, record: RequestRecord, position: int, queries: int, new_token: bool) -> None:
+        """Add a request that does more than one plain decode: ``queries`` tokens from ``position`` on.
+
+        Positions below the request's high-water mark are computed again; up to the prompt's end they are prefill; one
+        beyond it is the newest token on its way through the model, a decode.
+        """
+        end = position + queries
+        known = record.computed
+        recompute = max(min(end, known) - position, 0)
+        prefill = max(min(end, record.prompt_tokens) - max(position, known), 0)
+        decode = queries - recompute - prefill > 0
+        flags = (ChunkFlag.NEW_TOKEN if new_token else 0) | (ChunkFlag.DECODE if decode else 0)
+        self.chunks.append(_pack_chunk(record.ordinal, prefill, recompute, flags))
+        self.has_prefill = self.has_prefill or prefill + recompute > 0
+        record.computed = max(known, end)
+        if new_token:
+            self.chunk_tokens.add(record.ordinal)
+
+    def frame(self, done: int, gpu_ns: int) -> Step:
+        """Return the finished step."""
+        times = pack_times(self.start, self.scheduled, self.prepared, self.launched, self.ready, done)
+        mask = self.decode_mask
+        return Step(
+            self.index,
+            times,
+            gpu_ns,
+            mask.to_bytes((mask.bit_length() + 7) // 8, "little"),
+            self.kv_free,
+            self.kv_cached,
+            self.waiting,
+            self.active,
+            self.stop,
+            self.flags,
+            self.graph,
+            self._detail(),
+        )
+
+    def _detail(self) -> StepDetail | None:
+        if not (self.chunks or self.useless or self.starved or self.attempts > 1 or self.groups):
+            return None
+        return StepDetail(
+            b"".join(self.chunks) or None,
+            pack_ordinals(self.useless),
+            pack_ordinals(self.starved),
+            self.attempts,
+            self.groups,
+        )
+
+
+class OpenSteps:
+    """The drafts between scheduling and results, oldest first."""
+
+    def __init__(self) -> None:
+        self.next_index = 0
+        self._open: deque[StepDraft] = deque()
+
+    def begin(self, start: int) -> StepDraft:
+        """Start a draft; it gets its place in line only when its batch turns out not to be empty."""
+        return StepDraft(self.next_index, start)
+
+    def launch(self, draft: StepDraft) -> None:
+        """The draft's batch was prepared: it is a step."""
+        self._open.append(draft)
+        self.next_index += 1
+
+    def results_of(self, members: list[Any]) -> StepDraft | None:
+        """Return the draft of the batch whose results have come; drafts before it never got theirs."""
+        while self._open:
+            draft = self._open.popleft()
+            if members and draft.first is members[0]:
+                return draft
+        return None
+
+    def left(self, record: RequestRecord) -> None:
+        """A request ends or is put off: what batches under way compute for it will be dropped. Called while it still
+        holds its slot."""
+        for draft in self._open:
+            if draft.decode_mask & record.bit or record.ordinal in draft.chunk_tokens:
+                draft.useless.append(record.ordinal)
