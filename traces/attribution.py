@@ -1,0 +1,286 @@
+"""Joins steps with stays: which request got how many tokens in which step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .columns import Bools, Ints, StepRequests
+from .gaps import Gaps
+from .intake import Sparse, StepColumns
+from .residency import Residencies
+from .schema import ChunkFlag
+from .stepcode import unpack_slots
+
+_BLOCK_STEPS = 8192
+_BLOCK_CELLS = 1 << 20  # steps x slots of a block: bounds its memory to some tens of megabytes
+
+
+class Ordinals:
+    """Maps the ordinals of a trace to rows of the table of requests.
+
+    They are the same, unless the file names ordinals far beyond the number of requests it knows (a ring that dropped
+    most of them, or a hostile file): then only those that occur get a row.
+    """
+
+    def __init__(self, seen: Ints) -> None:
+        top = int(seen[-1]) + 1 if seen.size else 0
+        self.values: Ints = np.arange(top, dtype=np.int64) if top <= 2 * seen.size + 1024 else seen
+        """The ordinal of each row."""
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def rows(self, ordinals: Ints) -> Ints:
+        """Rows of ordinals, -1 for negative ones."""
+        found: Ints = np.searchsorted(self.values, ordinals).astype(np.int64)
+        return np.where(ordinals < 0, -1, found)
+
+
+@dataclass(frozen=True)
+class Block:
+    """The (step, request) pairs of consecutive steps, as columns; ``row`` counts all steps of the trace."""
+
+    row: Ints
+    request: Ints
+    prefill: Ints
+    decode: Ints
+    recompute: Ints
+    position: Ints
+    new_token: Bools
+    wasted: Bools
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over all pairs, by step and by request."""
+
+    kv_read: Ints
+    """By step; -1 where a member or its position is unknown."""
+    named: Ints
+    """By step: members that could be named."""
+    delivered: Ints
+    first_row: Ints
+    """By request: row of the step of its first token, -1 if it has none."""
+    last_row: Ints
+    prefill: Ints
+    recompute: Ints
+    wasted: Ints
+
+
+@dataclass(frozen=True)
+class _Members:
+    """Pairs of a block before their positions are known. ``stay`` is -1 where no stay is known."""
+
+    row: Ints
+    request: Ints
+    stay: Ints
+    prefill: Ints
+    recompute: Ints
+    flags: Ints
+
+    def take(self, order: NDArray[np.intp]) -> _Members:
+        return _Members(*(getattr(self, name)[order] for name in self.__dataclass_fields__))
+
+
+class Attribution:
+    """The pairs of a trace, computed block by block in bounded memory.
+
+    Args:
+        steps: the steps as stored, their requests as ordinals.
+        stays: who was in which slot; ``request`` as ordinals.
+        ordinals: maps ordinals to rows of the table of requests.
+    """
+
+    def __init__(self, steps: StepColumns, stays: Residencies, ordinals: Ordinals) -> None:
+        self._steps = steps
+        self._index = steps.numbers["index"]
+        self._stays = stays
+        self._stay_request = ordinals.rows(stays.request)
+        self._requests = len(ordinals)
+        self._chunk_request = ordinals.rows(steps.chunks.value["request"].astype(np.int64))
+        self._wasted_request = ordinals.rows(steps.wasted.value.astype(np.int64))
+        self._width = min(int(stays.slot.max(initial=-1)) + 1, int(steps.decode.length.max(initial=0)) * 8)
+        # From this step on, how far a stay had got is not known: a step before it is missing.
+        self._lost_from = Gaps.of(self._index).first_after(stays.begin)
+
+    def blocks(self) -> Iterator[Block]:
+        """All pairs, ordered by step, then by request."""
+        progress = self._stays.start.copy()
+        size = max(1, min(_BLOCK_STEPS, _BLOCK_CELLS // max(self._width, 1)))
+        for first in range(0, len(self._index), size):
+            last = min(first + size, len(self._index))
+            yield self._block(first, last, progress)
+
+    @cached_property
+    def totals(self) -> Totals:
+        """Sums over all blocks; one pass."""
+        rows, requests = len(self._index), self._requests
+        kv_read, named, unknown = (np.zeros(rows, dtype=np.int64) for _ in range(3))
+        delivered, prefill, recompute, wasted = (np.zeros(requests, dtype=np.int64) for _ in range(4))
+        first_row = np.full(requests, rows, dtype=np.int64)
+        last_row = np.full(requests, -1, dtype=np.int64)
+        for block in self.blocks():
+            if not block.row.size:
+                continue
+            low = int(block.row[0])
+            part = slice(low, int(block.row[-1]) + 1)
+            local = block.row - low
+            kv_read[part] += _sums(local, np.maximum(block.position, 0), part.stop - low)
+            named[part] += np.bincount(local, minlength=part.stop - low)
+            unknown[part] += np.bincount(local, weights=block.position < 0, minlength=part.stop - low).astype(np.int64)
+            prefill += _sums(block.request, block.prefill, requests)
+            recompute += _sums(block.request, block.recompute, requests)
+            wasted += np.bincount(block.request, weights=block.wasted, minlength=requests).astype(np.int64)
+            took, when = block.request[block.new_token], block.row[block.new_token]
+            delivered += np.bincount(took, minlength=requests)
+            first_row[took[::-1]] = np.minimum(first_row[took[::-1]], when[::-1])
+            last_row[took] = when
+        kv_read[(unknown > 0) | (named < self.members)] = -1
+        first_row[first_row == rows] = -1
+        return Totals(kv_read, named, delivered, first_row, last_row, prefill, recompute, wasted)
+
+    @cached_property
+    def decode_bits(self) -> Ints:
+        """By step: plain decodes."""
+        counts = np.zeros(len(self._index), dtype=np.int64)
+        for first in range(0, len(counts), _BLOCK_STEPS):
+            for at, bits in enumerate(self._steps.decode.slice(first, first + _BLOCK_STEPS), start=first):
+                counts[at] = int.from_bytes(bits, "little").bit_count()
+        return counts
+
+    @cached_property
+    def members(self) -> Ints:
+        """By step: requests in the batch, named or not."""
+        return self.decode_bits + np.bincount(self._steps.chunks.row, minlength=len(self._index))
+
+    @cached_property
+    def token_gaps(self) -> Gaps:
+        """Steps of which some tokens are missing, or all: tokens cannot be counted across them."""
+        return Gaps.of(self._index, self.totals.named == self.members)
+
+    def _block(self, first: int, last: int, progress: Ints) -> Block:
+        index = self._index[first:last]
+        here = np.flatnonzero((self._stays.begin <= index[-1]) & (self._stays.end > index[0]))
+        begin = np.searchsorted(index, self._stays.begin[here])
+        end = np.searchsorted(index, self._stays.end[here])
+        decodes = self._decodes(first, last, here, begin, end)
+        chunks = self._chunks(first, last, here, begin, end)
+        both = _Members(*(np.concatenate(pair) for pair in zip(_columns(decodes), _columns(chunks), strict=True)))
+        members = both.take(_stable_order(both.request, both.row))
+        wasted = self._wasted(first, last, members)
+        decode = ((members.flags & ChunkFlag.DECODE) > 0).astype(np.int64)
+        tokens = members.prefill + members.recompute + decode
+        return Block(
+            row=members.row,
+            request=members.request,
+            prefill=members.prefill,
+            decode=decode,
+            recompute=members.recompute,
+            position=self._positions(members, tokens, progress),
+            new_token=((members.flags & ChunkFlag.NEW_TOKEN) > 0) & ~wasted,
+            wasted=wasted,
+        )
+
+    def _decodes(self, first: int, last: int, here: Ints, begin: Ints, end: Ints) -> _Members:
+        """Plain decodes: set bits in slots whose occupant is known."""
+        bits = unpack_slots(self._steps.decode.slice(first, last))[:, : self._width]
+        occupant = np.full(bits.shape, -1, dtype=np.int64)
+        slots = self._stays.slot[here]
+        inside = slots < bits.shape[1]
+        columns = (here[inside].tolist(), slots[inside].tolist(), begin[inside].tolist(), end[inside].tolist())
+        for stay, slot, start, stop in zip(*columns, strict=True):
+            occupant[start:stop, slot] = stay
+        row, slot = np.nonzero(bits & (occupant >= 0))
+        stay = occupant[row, slot]
+        none = np.zeros(row.size, dtype=np.int64)
+        flags = np.full(row.size, ChunkFlag.DECODE | ChunkFlag.NEW_TOKEN, dtype=np.int64)
+        return _Members(row + first, self._stay_request[stay], stay, none, none, flags)
+
+    def _chunks(self, first: int, last: int, here: Ints, begin: Ints, end: Ints) -> _Members:
+        """Everything else: chunks, which name their request themselves."""
+        part = _between(self._steps.chunks, first, last)
+        row, request, value = self._steps.chunks.row[part], self._chunk_request[part], self._steps.chunks.value[part]
+        stay = np.full(row.size, -1, dtype=np.int64)
+        if here.size and row.size:
+            span = last - first + 1
+            keys = self._stay_request[here] * span + begin
+            order = np.argsort(keys, kind="stable")
+            found = np.searchsorted(keys[order], request * span + (row - first), side="right") - 1
+            stay_at = order[np.maximum(found, 0)]
+            fits = (found >= 0) & (self._stay_request[here[stay_at]] == request) & (row - first < end[stay_at])
+            stay = np.where(fits, here[stay_at], -1)
+        numbers = (value[name].astype(np.int64) for name in ("prefill", "recompute", "flags"))
+        return _Members(row, request, stay, *numbers)
+
+    def _wasted(self, first: int, last: int, members: _Members) -> Bools:
+        part = _between(self._steps.wasted, first, last)
+        if part.start == part.stop:
+            return np.zeros(members.row.size, dtype=np.bool_)
+        keys = self._steps.wasted.row[part] * self._requests + self._wasted_request[part]
+        return np.isin(members.row * self._requests + members.request, keys)
+
+    def _positions(self, members: _Members, tokens: Ints, progress: Ints) -> Ints:
+        """KV entries of each member before its step; moves ``progress``, the entries by stay, on behind the block."""
+        order = _stable_order(members.stay)
+        stay, size = members.stay[order], tokens[order]
+        before = np.cumsum(size) - size
+        starts = np.flatnonzero(np.diff(stay, prepend=-2))
+        group = np.repeat(starts, np.diff(np.append(starts, stay.size)))
+        known = (stay >= 0) & (progress[stay] >= 0) & (self._index[members.row[order]] < self._lost_from[stay])
+        position = np.empty(stay.size, dtype=np.int64)
+        position[order] = np.where(known, progress[stay] + before - before[group], -1)
+        ends = np.append(starts[1:], stay.size) - 1
+        moved = stay[starts] >= 0
+        whose, upto = stay[starts][moved], (before[ends] + size[ends] - before[starts])[moved]
+        progress[whose] = np.where(progress[whose] >= 0, progress[whose] + upto, -1)
+        return position
+
+
+def as_step_requests(block: Block, index: Ints) -> StepRequests:
+    """A block as a table; ``index`` are the indices of all steps."""
+    return StepRequests(
+        step=index[block.row],
+        request=block.request,
+        prefill=block.prefill,
+        decode=block.decode,
+        recompute=block.recompute,
+        position=block.position,
+        new_token=block.new_token,
+        wasted=block.wasted,
+    )
+
+
+def _columns(members: _Members) -> list[Ints]:
+    return [getattr(members, name) for name in members.__dataclass_fields__]
+
+
+def _between(sparse: Sparse, first: int, last: int) -> slice:
+    low, high = np.searchsorted(sparse.row, [first, last])
+    return slice(int(low), int(high))
+
+
+def _sums(group: Ints, value: Ints, groups: int) -> Ints:
+    """Sum of ``value`` by group, exact up to 2**53."""
+    return np.bincount(group, weights=value, minlength=groups).astype(np.int64)
+
+
+def _stable_order(*keys: Ints) -> NDArray[np.intp]:
+    """Order by the last key, then the one before it; equal ones stay as they are.
+
+    Keys whose values lie close together are narrowed to 16 bits, which numpy sorts in linear time.
+    """
+    order: NDArray[np.intp] = np.arange(len(keys[0]))
+    for key in keys:
+        column = key[order]
+        if column.size:
+            low = column.min()
+            spread = int(column.max()) - int(low)
+            if spread < 1 << 16:
+                column = (column - low).astype(np.uint16)
+        order = order[np.argsort(column, kind="stable")]
+    return order

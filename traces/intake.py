@@ -1,0 +1,337 @@
+"""Takes frames one by one and packs them: steps into numpy columns chunk by chunk, everything else into lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from .columns import Ints
+from .schema import (
+    Admit,
+    Clock,
+    End,
+    Engine,
+    Event,
+    EventKind,
+    Footer,
+    Frame,
+    Gpu,
+    GraphKey,
+    Header,
+    Memory,
+    Notice,
+    Request,
+    Roster,
+    Step,
+    StepDetail,
+    TokenIds,
+    Visible,
+)
+from .stepcode import CHUNK_DTYPE, INSTANTS, ORDINAL_DTYPE, unpack_times
+
+MAX_SLOTS = 1 << 16
+MAX_ORDINAL = (1 << 32) - 1
+_LARGEST = (1 << 63) - 1
+_CHUNK_STEPS = 4096
+_NUMBERS = ("index", "gpu_ns", "kv_free", "kv_cached", "waiting", "active", "stop", "flags", "graph", "attempts")
+_DEPARTURES = (EventKind.SOFT_RESET, EventKind.OFFLOAD)
+
+
+@dataclass(frozen=True)
+class Breach:
+    """Frames may have been lost here in the file: nothing before ``step`` is in doubt through it."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """Values that few steps have: ``value[i]`` belongs to the step in row ``row[i]``. Ordered by row."""
+
+    row: Ints
+    value: NDArray[np.void] | NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class StepColumns:
+    """The steps as stored, ordered by index, without repeats."""
+
+    numbers: dict[str, Ints]
+    instants: NDArray[np.int64]
+    """Shape (steps, 6)."""
+    decode: _Blobs
+    chunks: Sparse
+    wasted: Sparse
+    starved: Sparse
+    groups: dict[int, bytes]
+    repeated: int
+    malformed: int
+
+    def __len__(self) -> int:
+        return len(self.instants)
+
+
+@dataclass(frozen=True)
+class _Blobs:
+    """Many short byte strings in one."""
+
+    data: bytes
+    offset: Ints
+    length: Ints
+
+    def slice(self, first: int, last: int) -> list[bytes]:
+        data = self.data
+        bounds = zip(self.offset[first:last].tolist(), self.length[first:last].tolist(), strict=True)
+        return [data[start : start + length] for start, length in bounds]
+
+
+class _StepPacker:
+    """Collects steps; every few thousand of them become numpy arrays, so that no Python objects pile up."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[int, ...]] = []
+        self._times: list[bytes] = []
+        self._decode: list[bytes] = []
+        self._numbers: list[NDArray[np.int64]] = []
+        self._instants: list[NDArray[np.int64]] = []
+        self._lengths: list[NDArray[np.int64]] = []
+        self._blobs = bytearray()
+        self._details: list[tuple[int, StepDetail]] = []
+        self._count = 0
+
+    def add(self, step: Step) -> None:
+        detail = step.detail
+        row = (
+            step.index,
+            step.gpu_ns,
+            step.kv_free,
+            step.kv_cached,
+            step.waiting,
+            step.active,
+            step.stop,
+            step.flags,
+            step.graph,
+            1 if detail is None else detail.attempts,
+        )
+        self._rows.append(row)
+        self._times.append(step.times)
+        self._decode.append(step.decode[: MAX_SLOTS // 8])
+        if detail is not None:
+            self._details.append((self._count, detail))
+        self._count += 1
+        if len(self._rows) >= _CHUNK_STEPS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._rows:
+            self._numbers.append(np.array(self._rows, dtype=np.int64))
+            self._instants.append(unpack_times(self._times))
+            self._lengths.append(np.fromiter(map(len, self._decode), dtype=np.int64, count=len(self._decode)))
+            self._blobs += b"".join(self._decode)
+            self._rows, self._times, self._decode = [], [], []
+
+    def finish(self) -> StepColumns:
+        """Put the steps in order of index, drop repeats, flatten the sparse parts."""
+        self._flush()
+        numbers = np.concatenate(self._numbers) if self._numbers else np.zeros((0, len(_NUMBERS)), np.int64)
+        instants = np.concatenate(self._instants) if self._instants else np.zeros((0, INSTANTS), np.int64)
+        lengths = np.concatenate(self._lengths) if self._lengths else np.zeros(0, np.int64)
+        _, order = np.unique(numbers[:, 0], return_index=True)  # the first of each index, in order
+        place = np.full(self._count, -1, dtype=np.int64)
+        place[order] = np.arange(len(order))
+        rows = [(int(place[row]), detail) for row, detail in self._details if place[row] >= 0]
+        rows.sort(key=lambda item: item[0])
+        offsets = np.cumsum(lengths) - lengths
+        chunks, bad = _flatten([(row, detail.chunks) for row, detail in rows], CHUNK_DTYPE)
+        wasted, bad_wasted = _flatten([(row, detail.wasted) for row, detail in rows], ORDINAL_DTYPE)
+        starved, bad_starved = _flatten([(row, detail.starved) for row, detail in rows], ORDINAL_DTYPE)
+        return StepColumns(
+            numbers={name: numbers[order, at] for at, name in enumerate(_NUMBERS)},
+            instants=instants[order],
+            decode=_Blobs(bytes(self._blobs), offsets[order], lengths[order]),
+            chunks=chunks,
+            wasted=wasted,
+            starved=starved,
+            groups={row: detail.groups for row, detail in rows if detail.groups},
+            repeated=self._count - len(order),
+            malformed=bad + bad_wasted + bad_starved,
+        )
+
+
+def _flatten(parts: Sequence[tuple[int, bytes | None]], dtype: np.dtype[np.void]) -> tuple[Sparse, int]:
+    """Join packed values of several steps; returns them and how many were of a wrong length."""
+    whole = [(row, data) for row, data in parts if data and len(data) % dtype.itemsize == 0]
+    wrong = sum(1 for _, data in parts if data) - len(whole)
+    value = np.frombuffer(b"".join([data for _, data in whole]), dtype=dtype)
+    counts = [len(data) // dtype.itemsize for _, data in whole]
+    row = np.repeat(np.array([row for row, _ in whole], dtype=np.int64), counts)
+    return Sparse(row, value), wrong
+
+
+@dataclass
+class Intake:
+    """All frames of a trace, as they were taken in."""
+
+    header: Header | None = None
+    footer: Footer | None = None
+    engines: list[Engine] = field(default_factory=list)
+    requests: dict[int, Request] = field(default_factory=dict)
+    visible: dict[int, int] = field(default_factory=dict)
+    """First ``t_ns`` by request."""
+    ends: dict[int, End] = field(default_factory=dict)
+    second_ends: list[End] = field(default_factory=list)
+    admits: dict[int, Admit] = field(default_factory=dict)
+    """By serial."""
+    events: list[Event] = field(default_factory=list)
+    memory: list[Memory] = field(default_factory=list)
+    gpu: list[Gpu] = field(default_factory=list)
+    clocks: list[Clock] = field(default_factory=list)
+    graph_keys: dict[int, GraphKey] = field(default_factory=dict)
+    notices: list[Notice] = field(default_factory=list)
+    token_ids: dict[int, bytes] = field(default_factory=dict)
+    membership: list[Admit | End | Event | Roster | Breach] = field(default_factory=list)
+    """What moves requests in and out of slots, in the order of the file."""
+    frames: int = 0
+    repeated: int = 0
+    """Frames that are in the file twice, byte for byte."""
+    impossible: int = 0
+    """Frames whose values cannot be: beyond 64 bits, or negative where that has no meaning."""
+    last_step: int = -1
+    """Highest step index so far."""
+
+    def __post_init__(self) -> None:
+        self._steps = _StepPacker()
+        self._seen: set[int] = set()
+        self._now = 0
+
+    def take(self, frame: Frame, payload: bytes) -> None:
+        """Store one frame. ``payload`` is the frame as read: it tells repeats."""
+        self.frames += 1
+        if type(frame) is Step:
+            self._take_step(frame)
+            return
+        mark = hash(payload)
+        if mark in self._seen:
+            self.repeated += 1
+            return
+        self._seen.add(mark)
+        if not _possible(frame):
+            self.impossible += 1
+            return
+        self._take_other(frame)
+
+    def breach(self) -> None:
+        """Note that bytes were lost at this place of the file."""
+        self.membership.append(Breach(self._now))
+
+    def finish(self) -> StepColumns:
+        """The steps, packed. Call it once, after the last frame."""
+        return self._steps.finish()
+
+    def _take_step(self, step: Step) -> None:
+        largest = max(step.index, step.kv_free, step.kv_cached, step.waiting, step.active, step.flags, step.graph)
+        attempts = 0 if step.detail is None else step.detail.attempts
+        if max(largest, step.gpu_ns, step.stop, attempts) > _LARGEST or step.index < 0:
+            self.impossible += 1
+            return
+        self._steps.add(step)
+        if step.index > self.last_step:
+            self.last_step = step.index
+            self._now = max(self._now, step.index + 1)
+
+    def _take_other(self, frame: Frame) -> None:
+        if isinstance(frame, Header):
+            self.header = self.header or frame
+        elif isinstance(frame, Engine):
+            self.engines.append(frame)
+        elif isinstance(frame, Request):
+            self.requests.setdefault(frame.request, frame)
+        elif isinstance(frame, Visible):
+            self.visible.setdefault(frame.request, frame.t_ns)
+        elif isinstance(frame, Admit | Roster):
+            if isinstance(frame, Admit):
+                self.admits.setdefault(frame.serial, frame)
+            self._member(frame)
+        elif isinstance(frame, End):
+            if frame.request in self.ends:
+                self.second_ends.append(frame)
+            else:
+                self.ends[frame.request] = frame
+            self._member(frame)
+        elif isinstance(frame, Event):
+            self.events.append(frame)
+            if frame.kind in _DEPARTURES:
+                self._member(frame)
+        else:
+            self._take_sample(frame)
+
+    def _take_sample(self, frame: Frame) -> None:
+        if isinstance(frame, Memory):
+            self.memory.append(frame)
+        elif isinstance(frame, Gpu):
+            self.gpu.append(frame)
+        elif isinstance(frame, Clock):
+            self.clocks.append(frame)
+        elif isinstance(frame, GraphKey):
+            self.graph_keys.setdefault(frame.id, frame)
+        elif isinstance(frame, TokenIds):
+            self.token_ids.setdefault(frame.request, frame.ids)
+        elif isinstance(frame, Notice):
+            self.notices.append(frame)
+        elif isinstance(frame, Footer):
+            self.footer = frame
+
+    def _member(self, frame: Admit | End | Event | Roster) -> None:
+        self.membership.append(frame)
+        self._now = max(self._now, frame.step)
+
+    def ordinals_seen(self, steps: StepColumns) -> Iterator[NDArray[np.int64]]:
+        """All request ordinals that any frame names."""
+        named: set[int] = {*self.requests, *self.visible, *self.ends, *self.token_ids}
+        named.update(admit.request for admit in self.admits.values())
+        for event in self.events:
+            named.update(ordinal for ordinal in _ordinals_of_event(event) if ordinal >= 0)
+        for frame in self.membership:
+            if isinstance(frame, Roster):
+                named.update(frame.slots[1::2])
+        named.update(request.parent for request in self.requests.values() if request.parent >= 0)
+        yield np.array(sorted(named), dtype=np.int64)
+        yield steps.chunks.value["request"].astype(np.int64)
+        yield steps.wasted.value.astype(np.int64)
+        yield steps.starved.value.astype(np.int64)
+
+
+def _ordinals_of_event(event: Event) -> tuple[int, ...]:
+    return (event.request, event.blocks) if event.kind == EventKind.FORK else (event.request,)
+
+
+def _possible(frame: Frame) -> bool:
+    """Whether all numbers of a frame fit the tables: 64 bits, ordinals below 2**32, slots below 65536."""
+    for value in msgspec.structs.astuple(frame):
+        if isinstance(value, int) and not -_LARGEST <= value <= _LARGEST:
+            return False
+    if isinstance(frame, Roster):
+        return _possible_roster(frame)
+    if isinstance(frame, Admit) and not (0 <= frame.slot < MAX_SLOTS and frame.serial >= 0):
+        return False
+    if isinstance(frame, Event):
+        return all(-1 <= ordinal <= MAX_ORDINAL for ordinal in _ordinals_of_event(frame))
+    if isinstance(frame, Request) and not -1 <= frame.parent <= MAX_ORDINAL:
+        return False
+    ordinal = getattr(frame, "request", 0)
+    return 0 <= ordinal <= MAX_ORDINAL
+
+
+def _possible_roster(roster: Roster) -> bool:
+    slots, requests = roster.slots[::2], roster.slots[1::2]
+    return (
+        len(slots) == len(requests) == len(roster.serials)
+        and len(slots) <= MAX_SLOTS
+        and all(0 <= slot < MAX_SLOTS for slot in slots)
+        and all(0 <= request <= MAX_ORDINAL for request in requests)
+        and all(0 <= serial <= _LARGEST for serial in roster.serials)
+    )

@@ -1,0 +1,292 @@
+"""Opens a trace: reads all frames once, reports what was lost, and makes tables when they are asked for."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+import numpy as np
+
+from . import tables
+from .attribution import Attribution, Ordinals, as_step_requests
+from .columns import (
+    Admissions,
+    Events,
+    GpuSamples,
+    Ints,
+    MemorySamples,
+    Requests,
+    StepRequests,
+    Steps,
+    Tokens,
+)
+from .errors import EmptyTraceError, NotATraceError, TraceError, TraceNotFoundError, TraceVersionError
+from .frames import PREAMBLE_BYTES, Damage, FrameScanner, nearest_version, preamble, read_preamble
+from .intake import Intake
+from .recovery import Losses, LostRange, RecoveryReport, report
+from .residency import Residencies, residencies
+from .schema import FORMAT_VERSION, MAGIC, Clock, Engine, Footer, GraphKey, Header, KvGeometry, Notice
+from .versions import decoder
+
+UNKNOWN_HEADER = Header(
+    run_id="",
+    name="",
+    tags={},
+    tool_version="",
+    mono_ns=-1,
+    wall_ns=-1,
+    rank=-1,
+    world_size=-1,
+    stored=[],
+    fingerprint={},
+)
+"""Stands for the header of a trace that lost it."""
+
+_SNIFF = 8 << 20  # how far into a file without a trace's first bytes a frame is looked for
+
+
+class Trace:
+    """A trace that was read. Made by :func:`open_trace`.
+
+    Tables are numpy columns, described in :mod:`cbtrace.traces.columns`; each is made when first used and kept.
+    ``step_requests`` and ``tokens`` have one row for every request in every step and can be large:
+    :meth:`iter_step_requests` gives the same rows piece by piece in bounded memory.
+    """
+
+    def __init__(self, path: Path, intake: Intake, losses: Callable[[Trace], Losses]) -> None:
+        self.path = path
+        self._intake = intake
+        self._packed = intake.finish()
+        self._stays: Residencies = residencies(intake.membership)
+        seen = np.unique(np.concatenate(list(intake.ordinals_seen(self._packed))))
+        self._ordinals = Ordinals(seen)
+        self._attribution = Attribution(self._packed, self._stays, self._ordinals)
+        self.recovery: RecoveryReport = report(losses(self))
+
+    @property
+    def header(self) -> Header:
+        """Who recorded what; :data:`UNKNOWN_HEADER` when that frame was lost."""
+        return self._intake.header or UNKNOWN_HEADER
+
+    @property
+    def engines(self) -> list[Engine]:
+        """The engines that were found, in the order of the file."""
+        return self._intake.engines
+
+    @property
+    def footer(self) -> Footer | None:
+        """How the recording ended; None when it was not closed."""
+        return self._intake.footer
+
+    @property
+    def clocks(self) -> list[Clock]:
+        """Pairs of monotonic and wall clock."""
+        return self._intake.clocks
+
+    @property
+    def graph_keys(self) -> dict[int, GraphKey]:
+        """Padded batch sizes by id."""
+        return self._intake.graph_keys
+
+    @property
+    def notices(self) -> list[Notice]:
+        """What the recorder said about the recording."""
+        return self._intake.notices
+
+    @cached_property
+    def token_ids(self) -> dict[int, Ints]:
+        """Generated token ids by request, where they were stored (an opt-in)."""
+        rows = self._ordinals.rows(np.array(list(self._intake.token_ids), dtype=np.int64)).tolist()
+        ids = (np.frombuffer(raw[: len(raw) // 4 * 4], dtype="<i4") for raw in self._intake.token_ids.values())
+        return {row: values.astype(np.int64) for row, values in zip(rows, ids, strict=True)}
+
+    @property
+    def geometry(self) -> KvGeometry | None:
+        """The KV cache of the newest engine; None when no engine was recorded."""
+        return self.engines[-1].kv if self.engines else None
+
+    @cached_property
+    def steps(self) -> Steps:
+        """One row a step."""
+        return tables.steps(self._packed, self._attribution, self.engines, self.graph_keys)
+
+    def iter_step_requests(self) -> Iterator[StepRequests]:
+        """The rows of :attr:`step_requests`, some hundred thousand at a time at most."""
+        for block in self._attribution.blocks():
+            yield as_step_requests(block, self._packed.numbers["index"])
+
+    @cached_property
+    def step_requests(self) -> StepRequests:
+        """One row for each request in each step."""
+        return tables.joined(StepRequests, list(self.iter_step_requests()))
+
+    @cached_property
+    def requests(self) -> Requests:
+        """One row a request."""
+        return tables.requests(self._intake, self._attribution, self._ordinals, self._packed)
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        """One row a delivered token."""
+        return tables.tokens(self._intake, self._attribution, self._ordinals, self._packed, self.requests)
+
+    @cached_property
+    def admissions(self) -> Admissions:
+        """One row an admission."""
+        return tables.admissions(self._intake, self._ordinals)
+
+    @cached_property
+    def events(self) -> Events:
+        """One row an event."""
+        return tables.events(self._intake.events, self._ordinals)
+
+    @cached_property
+    def memory(self) -> MemorySamples:
+        """One row a memory sample or budget mark."""
+        return tables.sampled(MemorySamples, self._intake.memory)
+
+    @cached_property
+    def gpu(self) -> GpuSamples:
+        """One row an NVML sample."""
+        return tables.sampled(GpuSamples, self._intake.gpu)
+
+    def kv_groups(self) -> dict[int, Ints]:
+        """For models with several KV groups: (groups, 2) free and cached blocks, by step index."""
+        index = self._packed.numbers["index"]
+        parts = (
+            (row, np.frombuffer(raw[: len(raw) // 8 * 8], dtype="<i4")) for row, raw in self._packed.groups.items()
+        )
+        return {int(index[row]): values.astype(np.int64).reshape(-1, 2) for row, values in parts}
+
+
+def open_trace(path: str | os.PathLike[str]) -> Trace:
+    """Read a trace.
+
+    Damage is no error: what could be read is there, and :attr:`Trace.recovery` says what could not.
+
+    Raises:
+        TraceNotFoundError: no regular file of that name can be opened.
+        EmptyTraceError: the file is empty or holds nothing but its first bytes.
+        NotATraceError: the file is something else.
+        TraceVersionError: the trace is of a newer format version.
+        TraceError: the file starts as a trace, but not one frame in it is intact.
+    """
+    path = Path(path)
+    with _open(path) as file:
+        start = file.read(PREAMBLE_BYTES)
+        version = _version(path, start, file)
+        damaged = read_preamble(start) is None
+        # A damaged preamble may be shorter or longer than it was: look for frames from the first byte on.
+        offset = 0 if damaged else PREAMBLE_BYTES
+        file.seek(offset)
+        return _read(path, FrameScanner(file.read, offset), version, damaged)
+
+
+def _open(path: Path) -> BinaryIO:
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise TraceNotFoundError(f"{path.name} is a folder: name one trace in it, a file that ends in .cbt.")
+        if not stat.S_ISREG(mode):
+            raise TraceNotFoundError(f"{path.name} is not a regular file: name a trace on disk.")
+        return path.open("rb")
+    except FileNotFoundError as error:
+        raise TraceNotFoundError(f"There is no trace {path.name} here: check the path.") from error
+    except OSError as error:
+        reason = (error.strerror or "it cannot be opened").lower()
+        raise TraceNotFoundError(f"{path.name} cannot be read ({reason}): check its permissions.") from error
+
+
+def _version(path: Path, start: bytes, file: BinaryIO) -> int:
+    """The format version of a file, before anything else in it is looked at."""
+    if not start or (len(start) < PREAMBLE_BYTES and preamble().startswith(start)):
+        raise EmptyTraceError(
+            f"{path.name} is empty: recording ended before anything was written; record the run again."
+        )
+    version = read_preamble(start)
+    if version is not None:
+        if not 1 <= version <= FORMAT_VERSION:
+            raise TraceVersionError(path.name, version)
+        return version
+    nearest = nearest_version(start)
+    if nearest is not None:
+        return nearest
+    if not start.startswith(MAGIC) and not _holds_a_frame(file):
+        raise NotATraceError(f"{path.name} is not a trace: name a file that cbtrace recorded (.cbt).")
+    return FORMAT_VERSION
+
+
+def _holds_a_frame(file: BinaryIO) -> bool:
+    """Whether a frame is found near the start of a file that does not begin as a trace does."""
+    file.seek(0)
+    left = _SNIFF
+
+    def read(size: int) -> bytes:
+        nonlocal left
+        data = file.read(min(size, left))
+        left -= len(data)
+        return data
+
+    return any(not isinstance(found, Damage) for found in FrameScanner(read))
+
+
+def _read(path: Path, scanner: FrameScanner, version: int, damaged: bool) -> Trace:
+    intake = Intake()
+    decode = decoder(version)
+    ranges: list[LostRange] = []
+    unreadable = 0
+    for found in scanner:
+        if isinstance(found, Damage):
+            ranges.append(LostRange(found.start, found.end, found.reason))
+            intake.breach()
+            continue
+        try:
+            frame = decode(found[1])
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            unreadable += 1
+            intake.breach()
+            continue
+        intake.take(frame, found[1])
+    if not intake.frames:
+        if not ranges and not unreadable:
+            raise EmptyTraceError(f"{path.name} holds no frames: recording ended at once; record the run again.")
+        raise TraceError(f"{path.name} starts as a trace does, but no frame in it is intact: record the run again.")
+
+    def losses(trace: Trace) -> Losses:
+        return _losses(trace, intake, scanner.bytes_seen, tuple(ranges), damaged, unreadable)
+
+    return Trace(path, intake, losses)
+
+
+def _losses(
+    trace: Trace, intake: Intake, size: int, ranges: tuple[LostRange, ...], damaged: bool, unreadable: int
+) -> Losses:
+    footer = intake.footer
+    packed = trace._packed
+    index = packed.numbers["index"]
+    missing = int(index[-1]) + 1 - len(index) if len(index) else 0
+    overwritten = 0
+    return Losses(
+        bytes_total=size,
+        ranges=ranges,
+        preamble_damaged=damaged,
+        frames_read=intake.frames,
+        frames_promised=footer.frames if footer else -1,
+        stop_reason=footer.reason if footer else "",
+        stop_text=footer.text if footer else "",
+        header_missing=intake.header is None,
+        engine_missing=not intake.engines,
+        last_step=intake.last_step,
+        steps_missing=missing - overwritten,
+        steps_overwritten=overwritten,
+        admissions_lost=trace._stays.admissions_lost,
+        requests_unknown=len(trace._ordinals) - len(intake.requests),
+        frames_repeated=intake.repeated + packed.repeated,
+        frames_unreadable=unreadable + intake.impossible,
+        malformed_parts=packed.malformed,
+    )

@@ -1,0 +1,150 @@
+"""Which request held which slot, from which step to which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .columns import Ints
+from .intake import Breach
+from .schema import Admit, End, Event, Roster
+
+_FOREVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class Residencies:
+    """One row a stay of a request in a slot, from step ``begin`` up to and without step ``end``."""
+
+    slot: Ints
+    request: Ints
+    begin: Ints
+    end: Ints
+    start: Ints
+    """KV entries at ``begin``; -1 when the admission itself was lost."""
+    admissions_lost: int
+
+
+@dataclass
+class _Stay:
+    serial: int
+    slot: int
+    request: int
+    begin: int
+    start: int
+    end: int = _FOREVER
+    doubtful_from: int = _FOREVER
+    """From here on another request may have been in the slot: an admission was lost, and nothing has since confirmed
+    that this request is still there."""
+
+    def close(self, step: int) -> None:
+        self.end = max(self.begin, min(step, self.doubtful_from))
+
+
+@dataclass
+class _Ledger:
+    """Follows the slots through a trace. Says only what is certain.
+
+    Admissions are numbered, so a lost one is noticed at the next admission or roster. Whoever was in a slot when it was
+    lost stays believed there only up to the loss, unless a later roster confirms the same stay.
+    """
+
+    stays: list[_Stay] = field(default_factory=list)
+    by_slot: dict[int, _Stay] = field(default_factory=dict)
+    by_request: dict[int, _Stay] = field(default_factory=dict)
+    next_serial: int = 0
+    breach: int | None = None
+    """Bytes were lost from this step on, and no admission since has told whether one was among them."""
+    unsettled: list[tuple[_Stay, int]] = field(default_factory=list)
+    """Stays that ended since the breach, and when: in doubt as long as it is not settled."""
+    last: int = 0
+    lost: int = 0
+
+    def admit(self, frame: Admit) -> None:
+        if frame.serial < self.next_serial:
+            return  # out of order or repeated: the gap it would have filled has been dealt with
+        if frame.serial > self.next_serial:
+            self._doubt(frame.serial - self.next_serial)
+        self._settle(frame.serial + 1)
+        self._leave(self.by_slot.get(frame.slot), frame.step)
+        self._leave(self.by_request.get(frame.request), frame.step)
+        self._enter(_Stay(frame.serial, frame.slot, frame.request, frame.step, frame.start))
+        self.last = frame.step
+
+    def depart(self, request: int, step: int) -> None:
+        stay = self.by_request.get(request)
+        self._leave(stay, step)
+        if stay is not None and self.breach is not None:
+            self.unsettled.append((stay, step))
+        self.last = step
+
+    def roster(self, frame: Roster) -> None:
+        if frame.next_serial > self.next_serial:
+            self._doubt(frame.next_serial - self.next_serial)
+        self._settle(max(self.next_serial, frame.next_serial))
+        listed = set()
+        for slot, request, serial in zip(frame.slots[::2], frame.slots[1::2], frame.serials, strict=True):
+            listed.add(slot)
+            stay = self.by_slot.get(slot)
+            if stay is not None and stay.serial == serial and stay.request == request:
+                stay.doubtful_from = _FOREVER
+                continue
+            self._leave(stay, frame.step)
+            self._leave(self.by_request.get(request), frame.step)
+            self._enter(_Stay(serial, slot, request, frame.step, -1))
+        for slot in [slot for slot in self.by_slot if slot not in listed]:
+            self._leave(self.by_slot[slot], frame.step)
+        self.last = frame.step
+
+    def finish(self) -> None:
+        if self.breach is not None:
+            self._doubt(0)
+        for stay in list(self.by_slot.values()):
+            self._leave(stay, _FOREVER)
+
+    def _doubt(self, lost: int) -> None:
+        self.lost += lost
+        since = self.last if self.breach is None else self.breach
+        for stay in self.by_slot.values():
+            stay.doubtful_from = min(stay.doubtful_from, since)
+        for stay, step in self.unsettled:
+            stay.doubtful_from = min(stay.doubtful_from, since)
+            stay.close(step)
+
+    def _settle(self, next_serial: int) -> None:
+        self.next_serial = next_serial
+        self.breach = None
+        self.unsettled.clear()
+
+    def _enter(self, stay: _Stay) -> None:
+        self.stays.append(stay)
+        self.by_slot[stay.slot] = stay
+        self.by_request[stay.request] = stay
+
+    def _leave(self, stay: _Stay | None, step: int) -> None:
+        if stay is not None and self.by_slot.get(stay.slot) is stay:
+            stay.close(step)
+            del self.by_slot[stay.slot]
+            self.by_request.pop(stay.request, None)
+
+
+def residencies(membership: Iterable[Admit | End | Event | Roster | Breach]) -> Residencies:
+    """Stays in slots, from the frames that move requests in and out, in the order of the file."""
+    ledger = _Ledger()
+    # In a sound trace this sort changes nothing; it undoes a reordering of frames.
+    for frame in sorted(membership, key=lambda frame: frame.step):
+        if isinstance(frame, Admit):
+            ledger.admit(frame)
+        elif isinstance(frame, Roster):
+            ledger.roster(frame)
+        elif isinstance(frame, Breach):
+            if ledger.breach is None:
+                ledger.breach = frame.step
+        else:
+            ledger.depart(frame.request, frame.step)
+    ledger.finish()
+    rows = [stay for stay in ledger.stays if stay.end > stay.begin]
+    table = np.array([(s.slot, s.request, s.begin, s.end, s.start) for s in rows], dtype=np.int64).reshape(-1, 5)
+    return Residencies(*table.T, admissions_lost=ledger.lost)

@@ -1,0 +1,257 @@
+"""Makes the tables of :mod:`cbtrace.traces.columns` from what was taken in."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from .attribution import Attribution, Ordinals
+from .columns import Admissions, Events, Ints, Requests, Steps, Tokens
+from .intake import Intake, StepColumns
+from .schema import ChunkFlag, EndReason, Engine, Event, EventKind, GraphKey
+
+Table = TypeVar("Table")
+Row = TypeVar("Row")
+
+
+def column(values: Iterable[int]) -> Ints:
+    """Integers as a column."""
+    return np.array(list(values), dtype=np.int64)
+
+
+def joined(table: type[Table], parts: Sequence[Table]) -> Table:
+    """One table of several; an empty one of none."""
+    names = [field.name for field in dataclasses.fields(table)]  # type: ignore[arg-type]
+    if not parts:
+        return table(**{name: np.zeros(0, dtype=_dtype(table, name)) for name in names})
+    return table(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+
+
+def _dtype(table: type[Any], name: str) -> type[np.generic]:
+    return np.bool_ if table.__annotations__[name] == "Bools" else np.int64
+
+
+def sampled(table: type[Table], frames: Sequence[Any]) -> Table:
+    """A table of frames whose fields have the names of its columns (``t_ns`` becomes ``time_ns``)."""
+    columns: dict[str, Any] = {}
+    for field in dataclasses.fields(table):  # type: ignore[arg-type]
+        source = "t_ns" if field.name == "time_ns" else field.name
+        values = [getattr(frame, source) for frame in frames]
+        columns[field.name] = values if field.type == "list[str]" else column(values)
+    return table(**columns)
+
+
+def steps(packed: StepColumns, attribution: Attribution, engines: list[Engine], keys: dict[int, GraphKey]) -> Steps:
+    """One row a step."""
+    numbers, instants, totals = packed.numbers, packed.instants, attribution.totals
+    count = len(packed)
+    prefill, recompute, flags = (_by_step(packed, name, count) for name in ("prefill", "recompute", "flags"))
+    unit, capacity = _unit_bytes(engines, instants[:, 0])
+    wasted = np.bincount(packed.wasted.row, minlength=count)
+    decode = attribution.decode_bits + flags[ChunkFlag.DECODE]
+    padded_queries, padded_kv = _padded(numbers["graph"], keys, prefill[0] + recompute[0] + decode, totals.kv_read)
+    free, cached = (_in_bytes(numbers[name], unit) for name in ("kv_free", "kv_cached"))
+    used = np.where((free < 0) | (cached < 0), -1, capacity * unit - free - cached)
+    return Steps(
+        index=numbers["index"],
+        start_ns=instants[:, 0],
+        scheduled_ns=instants[:, 1],
+        prepared_ns=instants[:, 2],
+        launched_ns=instants[:, 3],
+        ready_ns=instants[:, 4],
+        done_ns=instants[:, 5],
+        gpu_ns=numbers["gpu_ns"],
+        kv_free=free,
+        kv_cached=cached,
+        kv_used=used,
+        waiting=numbers["waiting"],
+        active=numbers["active"],
+        members=attribution.members,
+        prefill_tokens=prefill[0],
+        decode_tokens=decode,
+        recompute_tokens=recompute[0],
+        new_tokens=attribution.decode_bits + flags[ChunkFlag.NEW_TOKEN] - wasted,
+        wasted_tokens=wasted,
+        kv_read=totals.kv_read,
+        padded_queries=padded_queries,
+        padded_kv=padded_kv,
+        starved=np.bincount(packed.starved.row, minlength=count),
+        stop=numbers["stop"],
+        flags=numbers["flags"],
+        attempts=numbers["attempts"],
+        members_known=totals.named == attribution.members,
+    )
+
+
+def _by_step(packed: StepColumns, name: str, count: int) -> dict[int, Ints]:
+    """Sum of a chunk field by step under key 0; for flags, the number of chunks with each flag, by flag."""
+    row, value = packed.chunks.row, packed.chunks.value[name]
+    if name != "flags":
+        return {0: np.bincount(row, weights=value, minlength=count).astype(np.int64)}
+    return {int(flag): np.bincount(row[(value & flag) > 0], minlength=count) for flag in ChunkFlag}
+
+
+def _unit_bytes(engines: list[Engine], start: Ints) -> tuple[Ints, Ints]:
+    """By step: bytes of a unit and capacity in units of the engine that ran; -1 when no engine is known."""
+    if not engines:
+        unknown = np.full(len(start), -1, dtype=np.int64)
+        return unknown, unknown
+    engines = sorted(engines, key=lambda engine: engine.t_ns)
+    known_from = column(engine.t_ns for engine in engines)
+    which = np.maximum(np.searchsorted(known_from, start, side="right") - 1, 0)
+    unit = column(engine.kv.unit_bytes for engine in engines)[which]
+    return unit, column(engine.kv.capacity_units for engine in engines)[which]
+
+
+def _in_bytes(units: Ints, unit_bytes: Ints) -> Ints:
+    return np.where((units < 0) | (unit_bytes < 0), -1, units * unit_bytes)
+
+
+def _padded(graph: Ints, keys: dict[int, GraphKey], queries: Ints, kv: Ints) -> tuple[Ints, Ints]:
+    """Query and KV length after padding; the real ones where the step names no (known) graph key."""
+    queries, kv = queries.copy(), kv.copy()
+    for key in keys.values():
+        if key.id != 0:
+            rows = graph == key.id
+            queries[rows] = key.queries
+            kv[rows] = -1 if key.decode_fast_path else key.kv
+    return queries, kv
+
+
+def requests(intake: Intake, attribution: Attribution, ordinals: Ordinals, packed: StepColumns) -> Requests:
+    """One row a request."""
+    known = [intake.requests.get(ordinal) for ordinal in ordinals.values.tolist()]
+    ends = [intake.ends.get(ordinal) for ordinal in ordinals.values.tolist()]
+    totals, ready = attribution.totals, packed.instants[:, 4]
+    hits, saved, admitted = _admission_sums(intake, ordinals)
+    generated = column(-1 if end is None else end.generated for end in ends)
+    return Requests(
+        id=[request.id if request else "" for request in known],
+        incarnation=_from(known, lambda request: request.incarnation),
+        parent=ordinals.rows(_from(known, lambda request: request.parent)),
+        prompt_tokens=_from(known, lambda request: request.prompt_tokens),
+        max_new_tokens=_from(known, lambda request: request.max_new_tokens),
+        planned_ns=_from(known, lambda request: request.planned_ns),
+        submit_ns=_from(known, lambda request: request.submit_ns),
+        visible_ns=column(intake.visible.get(ordinal, -1) for ordinal in ordinals.values.tolist()),
+        admitted_ns=admitted,
+        first_token_ns=_at(ready, totals.first_row),
+        last_token_ns=_at(ready, totals.last_row),
+        end_ns=_from(ends, lambda end: end.t_ns),
+        end_reason=column(EndReason.RUNNING if end is None else end.reason for end in ends),
+        generated=np.where(generated < 0, totals.delivered, generated),
+        prefill_computed=totals.prefill,
+        prefix_hit=hits,
+        recomputed=totals.recompute,
+        recompute_saved=saved,
+        wasted=totals.wasted,
+        soft_resets=_count(intake.events, EventKind.SOFT_RESET, ordinals),
+        offloads=_count(intake.events, EventKind.OFFLOAD, ordinals),
+        flags=_from(known, lambda request: request.flags, missing=0),
+        prompt_hash=[request.prompt_hash if request else b"" for request in known],
+        output_hash=[end.output_hash if end else b"" for end in ends],
+        error=[end.error if end else "" for end in ends],
+    )
+
+
+def _from(rows: Sequence[Row | None], value: Callable[[Row], int], missing: int = -1) -> Ints:
+    return column(missing if row is None else value(row) for row in rows)
+
+
+def _at(values: Ints, rows: Ints) -> Ints:
+    """Values at rows; -1 where the row is -1."""
+    return np.where(rows < 0, -1, np.append(values, -1)[rows])
+
+
+def _admission_sums(intake: Intake, ordinals: Ordinals) -> tuple[Ints, Ints, Ints]:
+    """By request: prefix hit of the first admission, of all later ones, and when the first one was."""
+    hits, saved = np.zeros(len(ordinals), dtype=np.int64), np.zeros(len(ordinals), dtype=np.int64)
+    admitted = np.full(len(ordinals), -1, dtype=np.int64)
+    admits = [intake.admits[serial] for serial in sorted(intake.admits)]
+    rows = ordinals.rows(column(admit.request for admit in admits)).tolist()
+    for row, admit in zip(rows, admits, strict=True):
+        if admit.residency == 0:
+            hits[row], admitted[row] = admit.prefix_hit, admit.t_ns
+        else:
+            saved[row] += admit.prefix_hit
+    return hits, saved, admitted
+
+
+def _count(events: Sequence[Event], kind: EventKind, ordinals: Ordinals) -> Ints:
+    who = ordinals.rows(column(event.request for event in events if event.kind == kind and event.request >= 0))
+    return np.bincount(who, minlength=len(ordinals))
+
+
+def tokens(
+    intake: Intake, attribution: Attribution, ordinals: Ordinals, packed: StepColumns, table: Requests
+) -> Tokens:
+    """One row a delivered token, by request, then position. Memory: the table itself and one block."""
+    delivered = attribution.totals.delivered
+    place = np.cumsum(delivered) - delivered
+    request = np.repeat(np.arange(len(delivered), dtype=np.int64), delivered)
+    rows = np.empty(len(request), dtype=np.int64)
+    for block in attribution.blocks():
+        who, row = block.request[block.new_token], block.row[block.new_token]
+        order = np.argsort(who, kind="stable")
+        count = np.bincount(who, minlength=len(delivered))
+        within = np.arange(len(who)) - np.repeat(np.cumsum(count) - count, count)
+        rows[np.repeat(place, count) + within] = row[order]
+        place += count
+    step = packed.numbers["index"][rows]
+    begin, end = _first_and_last_step(intake, ordinals)
+    position = _token_positions(request, step, attribution, table, begin, end)
+    return Tokens(request, position, step, packed.instants[rows, 4])
+
+
+def _first_and_last_step(intake: Intake, ordinals: Ordinals) -> tuple[Ints, Ints]:
+    """By request: step of its first admission (-1 unknown) and of its end (a huge number when it did not end)."""
+    first = {admit.request: admit.step for admit in intake.admits.values() if admit.residency == 0}
+    never = np.iinfo(np.int64).max
+    named = ordinals.values.tolist()
+    ends = (intake.ends.get(ordinal) for ordinal in named)
+    return (
+        column(first.get(ordinal, -1) for ordinal in named),
+        column(never if end is None else end.step for end in ends),
+    )
+
+
+def _token_positions(
+    request: Ints, step: Ints, attribution: Attribution, table: Requests, begin: Ints, end: Ints
+) -> Ints:
+    """Number of each token within its request.
+
+    Counted forward as long as no step since the request's admission is missing, else back from its end as long as none
+    up to there is; -1 in between, where it cannot be known.
+    """
+    delivered = attribution.totals.delivered
+    first = np.cumsum(delivered) - delivered
+    forward = np.arange(len(request)) - first[request] + 1
+    gaps = attribution.token_gaps
+    if not gaps.lost.size:
+        return forward
+    complete = (table.end_reason != EndReason.RUNNING) & (table.generated == delivered)
+    counted = complete[request] | ~gaps.since(begin[request], step)
+    backward = forward + table.generated[request] - delivered[request]
+    ended = (table.end_reason[request] != EndReason.RUNNING) & ~gaps.until(step, end[request])
+    return np.where(counted, forward, np.where(ended, backward, -1))
+
+
+def admissions(intake: Intake, ordinals: Ordinals) -> Admissions:
+    """One row an admission."""
+    admits = [intake.admits[serial] for serial in sorted(intake.admits)]
+    table = sampled(Admissions, admits)
+    return dataclasses.replace(table, request=ordinals.rows(table.request))
+
+
+def events(frames: Sequence[Event], ordinals: Ordinals) -> Events:
+    """One row an event. Ordinals in it, the parent of a fork among them, become rows of the table of requests."""
+    table = sampled(Events, frames)
+    forks = table.kind == EventKind.FORK
+    return dataclasses.replace(
+        table,
+        request=ordinals.rows(table.request),
+        blocks=np.where(forks, ordinals.rows(np.where(forks, table.blocks, -1)), table.blocks),
+    )
