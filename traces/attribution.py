@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from .columns import Bools, Ints, StepRequests
 from .gaps import Gaps
-from .intake import Sparse, StepColumns
+from .intake import Listed, StepColumns
 from .residency import Residencies
 from .schema import ChunkFlag
 from .stepcode import unpack_slots
@@ -102,8 +102,8 @@ class Attribution:
         self._stays = stays
         self._stay_request = ordinals.rows(stays.request)
         self._requests = len(ordinals)
-        self._chunk_request = ordinals.rows(steps.chunks.value["request"].astype(np.int64))
-        self._wasted_request = ordinals.rows(steps.wasted.value.astype(np.int64))
+        self._chunk_request = ordinals.rows(steps.chunks.request)
+        self._wasted_request = ordinals.rows(steps.wasted.request)
         self._width = min(int(stays.slot.max(initial=-1)) + 1, int(steps.decode.length.max(initial=0)) * 8)
         # From this step on, how far a stay had got is not known: a step before it is missing.
         self._lost_from = Gaps.of(self._index).first_after(stays.begin)
@@ -204,7 +204,8 @@ class Attribution:
     def _chunks(self, first: int, last: int, here: Ints, begin: Ints, end: Ints) -> _Members:
         """Everything else: chunks, which name their request themselves."""
         part = _between(self._steps.chunks, first, last)
-        row, request, value = self._steps.chunks.row[part], self._chunk_request[part], self._steps.chunks.value[part]
+        chunks = self._steps.chunks
+        row, request = chunks.row[part], self._chunk_request[part]
         stay = np.full(row.size, -1, dtype=np.int64)
         if here.size and row.size:
             span = last - first + 1
@@ -214,8 +215,7 @@ class Attribution:
             stay_at = order[np.maximum(found, 0)]
             fits = (found >= 0) & (self._stay_request[here[stay_at]] == request) & (row - first < end[stay_at])
             stay = np.where(fits, here[stay_at], -1)
-        numbers = (value[name].astype(np.int64) for name in ("prefill", "recompute", "flags"))
-        return _Members(row, request, stay, *numbers)
+        return _Members(row, request, stay, chunks.prefill[part], chunks.recompute[part], chunks.flags[part])
 
     def _wasted(self, first: int, last: int, members: _Members) -> Bools:
         part = _between(self._steps.wasted, first, last)
@@ -259,8 +259,8 @@ def _columns(members: _Members) -> list[Ints]:
     return [getattr(members, name) for name in members.__dataclass_fields__]
 
 
-def _between(sparse: Sparse, first: int, last: int) -> slice:
-    low, high = np.searchsorted(sparse.row, [first, last])
+def _between(listed: Listed, first: int, last: int) -> slice:
+    low, high = np.searchsorted(listed.row, [first, last])
     return slice(int(low), int(high))
 
 

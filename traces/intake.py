@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from .columns import Ints
 from .schema import (
+    CHUNK_FIELDS,
     Admit,
     Clock,
     End,
@@ -49,11 +51,20 @@ class Breach:
 
 
 @dataclass(frozen=True)
-class Sparse:
-    """Values that few steps have: ``value[i]`` belongs to the step in row ``row[i]``. Ordered by row."""
+class Listed:
+    """Ordinals that few steps list: ``request[i]`` belongs to the step in row ``row[i]``. Ordered by row."""
 
     row: Ints
-    value: NDArray[np.void] | NDArray[np.uint32]
+    request: Ints
+
+
+@dataclass(frozen=True)
+class Chunks(Listed):
+    """The chunks of all steps, as columns; see :attr:`StepDetail.chunks`."""
+
+    prefill: Ints
+    recompute: Ints
+    flags: Ints
 
 
 @dataclass(frozen=True)
@@ -64,9 +75,9 @@ class StepColumns:
     instants: NDArray[np.int64]
     """Shape (steps, 6)."""
     decode: _Blobs
-    chunks: Sparse
-    wasted: Sparse
-    starved: Sparse
+    chunks: Chunks
+    wasted: Listed
+    starved: Listed
     groups: dict[int, bytes]
     repeated: int
     malformed: int
@@ -153,23 +164,23 @@ class _StepPacker:
             numbers={name: numbers[order, at] for at, name in enumerate(_NUMBERS)},
             instants=instants[order],
             decode=_Blobs(bytes(self._blobs), offsets[order], lengths[order]),
-            chunks=chunks,
-            wasted=wasted,
-            starved=starved,
+            chunks=Chunks(chunks[0], *(chunks[1][name].astype(np.int64) for name, _ in CHUNK_FIELDS)),
+            wasted=Listed(wasted[0], wasted[1].astype(np.int64)),
+            starved=Listed(starved[0], starved[1].astype(np.int64)),
             groups={row: detail.groups for row, detail in rows if detail.groups},
             repeated=self._count - len(order),
             malformed=bad + bad_wasted + bad_starved,
         )
 
 
-def _flatten(parts: Sequence[tuple[int, bytes | None]], dtype: np.dtype[np.void]) -> tuple[Sparse, int]:
-    """Join packed values of several steps; returns them and how many were of a wrong length."""
+def _flatten(parts: Sequence[tuple[int, bytes | None]], dtype: np.dtype[Any]) -> tuple[tuple[Ints, NDArray[Any]], int]:
+    """Join packed values of several steps; returns rows and values, and how many parts were of a wrong length."""
     whole = [(row, data) for row, data in parts if data and len(data) % dtype.itemsize == 0]
     wrong = sum(1 for _, data in parts if data) - len(whole)
     value = np.frombuffer(b"".join([data for _, data in whole]), dtype=dtype)
     counts = [len(data) // dtype.itemsize for _, data in whole]
     row = np.repeat(np.array([row for row, _ in whole], dtype=np.int64), counts)
-    return Sparse(row, value), wrong
+    return (row, value), wrong
 
 
 @dataclass
@@ -300,9 +311,9 @@ class Intake:
                 named.update(frame.slots[1::2])
         named.update(request.parent for request in self.requests.values() if request.parent >= 0)
         yield np.array(sorted(named), dtype=np.int64)
-        yield steps.chunks.value["request"].astype(np.int64)
-        yield steps.wasted.value.astype(np.int64)
-        yield steps.starved.value.astype(np.int64)
+        yield steps.chunks.request
+        yield steps.wasted.request
+        yield steps.starved.request
 
 
 def _ordinals_of_event(event: Event) -> tuple[int, ...]:

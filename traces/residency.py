@@ -147,4 +147,5 @@ def residencies(membership: Iterable[Admit | End | Event | Roster | Breach]) -> 
     ledger.finish()
     rows = [stay for stay in ledger.stays if stay.end > stay.begin]
     table = np.array([(s.slot, s.request, s.begin, s.end, s.start) for s in rows], dtype=np.int64).reshape(-1, 5)
-    return Residencies(*table.T, admissions_lost=ledger.lost)
+    slot, request, begin, end, start = table.T
+    return Residencies(slot, request, begin, end, start, ledger.lost)

@@ -99,6 +99,8 @@ class ChunkFlag(enum.IntFlag):
 
 
 class Severity(enum.IntEnum):
+    """How bad a finding is: worth knowing, doubtful, something is lost, or nothing can be used."""
+
     INFO = 0
     WARNING = 1
     DATA_LOSS = 2
@@ -117,8 +119,8 @@ class KvGroup(Struct):
 
 
 class KvGeometry(Struct):
-    """The KV cache as it was allocated. ``capacity_units * unit_bytes`` bytes can hold requests; ``reserved_bytes`` more
-    are allocated and never given out (the engine's trash blocks)."""
+    """The KV cache as it was allocated. ``capacity_units * unit_bytes`` bytes can hold requests; ``reserved_bytes``
+    more are allocated and never given out (the engine's trash blocks)."""
 
     unit_bytes: int
     capacity_units: int
@@ -226,7 +228,8 @@ class StepDetail(Struct, array_like=True):
     """The parts of a step that are seldom there."""
 
     chunks: bytes | None = None
-    """Requests that did anything but one plain decode: rows of :data:`CHUNK_FIELDS` (request, prefill, recompute, flags)."""
+    """Requests that did anything but one plain decode: rows of :data:`CHUNK_FIELDS` (request, prefill, recompute,
+    flags)."""
     wasted: bytes | None = None
     """uint32 ordinals whose token of this step was computed and dropped."""
     starved: bytes | None = None
@@ -242,10 +245,10 @@ class Step(Struct, array_like=True, tag=7):
 
     index: int
     times: bytes
-    """uint64 start, then five deltas of equal width (3, 4 or 8 bytes, little-endian): scheduled, prepared, launched,
-    ready, done. *start*: the engine begins to prepare the batch; *scheduled*: the scheduler has returned; *prepared*:
-    inputs are written; *launched*: the launch returned (synchronous engines have waited for the result here); *ready*:
-    the host has the results; *done*: requests are updated."""
+    """uint64 start, then five deltas of equal width (3, 4 or 8 bytes, little-endian), each from the instant before:
+    scheduled, prepared, launched, ready, done. *start*: the engine begins to prepare the batch; *scheduled*: the
+    scheduler has returned; *prepared*: inputs are written; *launched*: the launch returned (synchronous engines have
+    waited for the result here); *ready*: the host has the results; *done*: requests are updated."""
     gpu_ns: int
     """Device time between the first and the last kernel of the step, -1 unknown."""
     decode: bytes

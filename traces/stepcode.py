@@ -50,7 +50,7 @@ def unpack_times(packed: Sequence[bytes]) -> NDArray[np.int64]:
         rows = np.flatnonzero(lengths == size)
         if not rows.size:
             continue
-        joined = b"".join(packed if rows.size == len(packed) else [packed[row] for row in rows])
+        joined = b"".join(packed if rows.size == len(packed) else [packed[row] for row in rows.tolist()])
         raw = np.frombuffer(joined, dtype=np.uint8).reshape(rows.size, size)
         bytes8 = np.zeros((rows.size, INSTANTS, 8), dtype=np.uint8)
         bytes8[:, 0] = raw[:, :8]

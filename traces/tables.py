@@ -10,7 +10,7 @@ import numpy as np
 
 from .attribution import Attribution, Ordinals
 from .columns import Admissions, Events, Ints, Requests, Steps, Tokens
-from .intake import Intake, StepColumns
+from .intake import Chunks, Intake, StepColumns
 from .schema import ChunkFlag, EndReason, Engine, Event, EventKind, GraphKey
 
 Table = TypeVar("Table")
@@ -48,11 +48,13 @@ def steps(packed: StepColumns, attribution: Attribution, engines: list[Engine], 
     """One row a step."""
     numbers, instants, totals = packed.numbers, packed.instants, attribution.totals
     count = len(packed)
-    prefill, recompute, flags = (_by_step(packed, name, count) for name in ("prefill", "recompute", "flags"))
+    chunks = packed.chunks
+    prefill, recompute = (_sums(chunks.row, values, count) for values in (chunks.prefill, chunks.recompute))
+    decoding, ending = (_flagged(chunks, flag, count) for flag in (ChunkFlag.DECODE, ChunkFlag.NEW_TOKEN))
     unit, capacity = _unit_bytes(engines, instants[:, 0])
     wasted = np.bincount(packed.wasted.row, minlength=count)
-    decode = attribution.decode_bits + flags[ChunkFlag.DECODE]
-    padded_queries, padded_kv = _padded(numbers["graph"], keys, prefill[0] + recompute[0] + decode, totals.kv_read)
+    decode = attribution.decode_bits + decoding
+    padded_queries, padded_kv = _padded(numbers["graph"], keys, prefill + recompute + decode, totals.kv_read)
     free, cached = (_in_bytes(numbers[name], unit) for name in ("kv_free", "kv_cached"))
     used = np.where((free < 0) | (cached < 0), -1, capacity * unit - free - cached)
     return Steps(
@@ -70,10 +72,10 @@ def steps(packed: StepColumns, attribution: Attribution, engines: list[Engine], 
         waiting=numbers["waiting"],
         active=numbers["active"],
         members=attribution.members,
-        prefill_tokens=prefill[0],
+        prefill_tokens=prefill,
         decode_tokens=decode,
-        recompute_tokens=recompute[0],
-        new_tokens=attribution.decode_bits + flags[ChunkFlag.NEW_TOKEN] - wasted,
+        recompute_tokens=recompute,
+        new_tokens=attribution.decode_bits + ending - wasted,
         wasted_tokens=wasted,
         kv_read=totals.kv_read,
         padded_queries=padded_queries,
@@ -86,12 +88,13 @@ def steps(packed: StepColumns, attribution: Attribution, engines: list[Engine], 
     )
 
 
-def _by_step(packed: StepColumns, name: str, count: int) -> dict[int, Ints]:
-    """Sum of a chunk field by step under key 0; for flags, the number of chunks with each flag, by flag."""
-    row, value = packed.chunks.row, packed.chunks.value[name]
-    if name != "flags":
-        return {0: np.bincount(row, weights=value, minlength=count).astype(np.int64)}
-    return {int(flag): np.bincount(row[(value & flag) > 0], minlength=count) for flag in ChunkFlag}
+def _sums(row: Ints, values: Ints, count: int) -> Ints:
+    return np.bincount(row, weights=values, minlength=count).astype(np.int64)
+
+
+def _flagged(chunks: Chunks, flag: ChunkFlag, count: int) -> Ints:
+    """By step: chunks with a flag."""
+    return np.bincount(chunks.row[(chunks.flags & flag) > 0], minlength=count)
 
 
 def _unit_bytes(engines: list[Engine], start: Ints) -> tuple[Ints, Ints]:

@@ -40,7 +40,7 @@ def decoder(version: int) -> Callable[[bytes], Frame]:
                 raw = upgrade(raw)
         except (IndexError, TypeError, ValueError, KeyError) as error:
             raise msgspec.DecodeError(f"not a frame of version {version}") from error
-        frame: Frame = msgspec.convert(raw, Frame, builtin_types=(bytes,))  # type: ignore[arg-type]
+        frame: Frame = msgspec.convert(raw, Frame, builtin_types=(bytes,))
         return frame
 
     return decode
