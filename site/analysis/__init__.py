@@ -1,1 +1,1 @@
-"""TODO-docstring."""
+"""Pure analysis of one trace: columns in, dataclasses out. No HTML and no charts."""

@@ -1,0 +1,68 @@
+"""The KV cache of a run as a budget: capacity, used, cached, free, and the safety-margin band. All in bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cbtrace.traces.columns import Ints, Steps
+from cbtrace.traces.schema import Engine
+
+
+@dataclass(frozen=True)
+class KvBudget:
+    """Capacity and use of the KV cache over the steps of a run. Free and used are as scheduled, step by step."""
+
+    unit_name: str
+    unit_bytes: int
+    capacity_units: int
+    capacity_bytes: int
+    capacity_tokens: int
+    reserved_bytes: int
+    """Allocated beyond the capacity and never given out."""
+    safety_margin: float | None
+    """Share of the capacity that new requests may not take; ``None`` when unknown."""
+    margin_bytes: int | None
+    """The band in bytes: policy, not spare room."""
+    peak_used_bytes: int | None
+    mean_used_bytes: float | None
+    """Mean weighted by the time from each step to the next."""
+    peak_cached_bytes: int | None
+    min_free_bytes: int | None
+
+
+def kv_budget(engine: Engine, steps: Steps) -> KvBudget:
+    """The KV budget of a run: sizes of ``engine``'s cache, use over ``steps``."""
+    kv = engine.kv
+    capacity = kv.capacity_units * kv.unit_bytes
+    margin = safety_margin(engine)
+    any_step = len(steps.index) > 0
+    return KvBudget(
+        unit_name=kv.unit_name,
+        unit_bytes=kv.unit_bytes,
+        capacity_units=kv.capacity_units,
+        capacity_bytes=capacity,
+        capacity_tokens=kv.capacity_tokens,
+        reserved_bytes=kv.reserved_bytes,
+        safety_margin=margin,
+        margin_bytes=None if margin is None else round(margin * capacity),
+        peak_used_bytes=int(steps.kv_used.max()) if any_step else None,
+        mean_used_bytes=time_weighted_mean(steps.kv_used, steps.scheduled_ns) if any_step else None,
+        peak_cached_bytes=int(steps.kv_cached.max()) if any_step else None,
+        min_free_bytes=int(steps.kv_free.min()) if any_step else None,
+    )
+
+
+def safety_margin(engine: Engine) -> float | None:
+    """The margin that the scheduler worked with, as a share of the capacity."""
+    value = engine.resolved.get("safety_margin")
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def time_weighted_mean(values: Ints, at_ns: Ints) -> float:
+    """Mean of a quantity that holds from each instant to the next; the last value has no weight unless it is alone."""
+    weight = np.diff(at_ns)
+    if not weight.sum():
+        return float(values.mean())
+    return float(np.average(values[:-1], weights=weight))

@@ -1,0 +1,128 @@
+"""Latencies of the requests of a trace, as the catalogue of metrics defines them.
+
+A soft reset, an offload or a restore never restarts a clock: TTFT counts from the first submit, and the line of tokens
+goes on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cbtrace.traces.columns import Bools, Ints, Requests, Tokens
+from cbtrace.traces.schema import EndReason, RequestFlag
+
+
+@dataclass(frozen=True)
+class RequestCounts:
+    """How the requests of a trace ended. ``empty`` ones finished without a token and are part of ``finished``."""
+
+    finished: int
+    failed: int
+    cancelled: int
+    running: int
+    empty: int
+    submit_unseen: int
+    forked: int
+    soft_reset: int
+
+    @property
+    def total(self) -> int:
+        """All requests that were submitted."""
+        return self.finished + self.failed + self.cancelled + self.running
+
+
+@dataclass(frozen=True)
+class Latencies:
+    """Durations in nanoseconds. Per-request arrays have one entry a counted request; ``gaps`` are pooled."""
+
+    ttft: Ints
+    queue: Ints
+    tpot: NDArray[np.float64]
+    e2e: Ints
+    gaps: Ints
+    excluded: int
+    """Failed, cancelled and empty requests: counted, and kept out of every array."""
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Token gaps, one row each: from token ``position - 1`` to token ``position`` of ``request``."""
+
+    request: Ints
+    position: Ints
+    first_step: Ints
+    """The step of token ``position - 1``: the gap spans the steps after it."""
+    last_step: Ints
+    start_ns: Ints
+    end_ns: Ints
+
+    @property
+    def duration_ns(self) -> Ints:
+        """Length of each gap."""
+        return self.end_ns - self.start_ns
+
+
+def completed(requests: Requests) -> Bools:
+    """Requests that ended normally with at least one token: those that enter the latency percentiles."""
+    ended = np.isin(requests.end_reason, (EndReason.EOS, EndReason.LENGTH))
+    return np.asarray(ended & (requests.generated > 0) & (requests.first_token_ns >= 0))
+
+
+def count_requests(requests: Requests) -> RequestCounts:
+    """Count the requests by how they ended."""
+    reason = requests.end_reason
+    finished = np.isin(reason, (EndReason.EOS, EndReason.LENGTH))
+    return RequestCounts(
+        finished=int(finished.sum()),
+        failed=int((reason == EndReason.FAILED).sum()),
+        cancelled=int((reason == EndReason.CANCELLED).sum()),
+        running=int((reason == EndReason.RUNNING).sum()),
+        empty=int((finished & (requests.generated == 0)).sum()),
+        submit_unseen=int(((requests.flags & RequestFlag.SUBMIT_UNSEEN) != 0).sum()),
+        forked=int(((requests.flags & RequestFlag.FORKED) != 0).sum()),
+        soft_reset=int((requests.soft_resets > 0).sum()),
+    )
+
+
+def token_gaps(tokens: Tokens, of: Bools | None = None) -> Gaps:
+    """All gaps between consecutive tokens of the requests in ``of`` (a mask over ordinals; all when ``None``).
+
+    Where damage lost a token, the gap around it is left out rather than guessed.
+    """
+    same = (tokens.request[1:] == tokens.request[:-1]) & (tokens.position[1:] == tokens.position[:-1] + 1)
+    if of is not None and len(tokens.request):
+        same = same & of[tokens.request[1:]]
+    row = np.flatnonzero(same) + 1
+    return Gaps(
+        request=tokens.request[row],
+        position=tokens.position[row],
+        first_step=tokens.step[row - 1],
+        last_step=tokens.step[row],
+        start_ns=tokens.time_ns[row - 1],
+        end_ns=tokens.time_ns[row],
+    )
+
+
+def latencies(requests: Requests, tokens: Tokens) -> Latencies:
+    """Every latency of the completed requests.
+
+    Requests whose submit was not seen (the recorder came later) have no true TTFT, queue time or E2E and enter only
+    TPOT and token gaps.
+    """
+    done = completed(requests)
+    seen = done & ((requests.flags & RequestFlag.SUBMIT_UNSEEN) == 0)
+    admitted = seen & (requests.admitted_ns >= 0)
+    several = done & (requests.generated > 1)
+    span = requests.last_token_ns[several] - requests.first_token_ns[several]
+    ended = requests.end_reason != EndReason.RUNNING
+    return Latencies(
+        ttft=(requests.first_token_ns - requests.submit_ns)[seen],
+        queue=(requests.admitted_ns - requests.submit_ns)[admitted],
+        tpot=span / (requests.generated[several] - 1),
+        e2e=(requests.end_ns - requests.submit_ns)[seen & (requests.end_ns >= 0)],
+        gaps=token_gaps(tokens, done).duration_ns,
+        excluded=int((ended & ~done).sum()),
+    )

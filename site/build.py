@@ -1,0 +1,164 @@
+"""Builds a site from traces: a folder of static pages that works from ``file://``."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from cbtrace.site.analysis.summary import RunSummary, summarize
+from cbtrace.site.charts.specs import chart_specs
+from cbtrace.site.folder import OutputFolder
+from cbtrace.site.pages.about import about_page
+from cbtrace.site.pages.chrome import Chrome
+from cbtrace.site.pages.compare import compare_page
+from cbtrace.site.pages.compare_data import catalogue_data, compare_data
+from cbtrace.site.pages.index import IndexRow, index_page, index_row
+from cbtrace.site.pages.metrics import metrics_page
+from cbtrace.site.pages.run import run_page, run_view, time_origin
+from cbtrace.site.pages.timeline_data import timeline_data
+from cbtrace.site.render import data_script
+from cbtrace.site.words import Words, load_words
+from cbtrace.traces import open_trace
+from cbtrace.traces.errors import UsageError
+from cbtrace.traces.reader import Trace
+
+Progress = Callable[[int, int, str], None]
+"""Called with how many traces are done, how many there are, and the name of the file at hand."""
+
+ASSETS = ("style.css", "cbtrace.js", "charts.js", "timeline.js", "index.js", "comparison.js", "compare.js")
+VEGA = "vendor/vega.js"
+
+
+@dataclass(frozen=True)
+class BuiltRun:
+    """One run of a site: its trace, and where its page is, relative to the site."""
+
+    source: Path
+    name: str
+    page: str
+    complete: bool
+    """Whether everything that was recorded was read."""
+    summary: RunSummary
+
+
+@dataclass(frozen=True)
+class BuildReport:
+    """What was built."""
+
+    out: Path
+    runs: list[BuiltRun]
+    files: int
+    bytes: int
+
+
+def build_site(
+    paths: Sequence[Path], out: Path, *, title: str = "cbtrace", language: str = "en", progress: Progress | None = None
+) -> BuildReport:
+    """Read every trace of ``paths`` and write a site to the folder ``out``.
+
+    Runs are listed in the order of ``paths``. The site is written aside and swapped in, so that an error leaves ``out``
+    as it was. The same traces give the same bytes. A damaged trace is shown under a banner.
+
+    Raises:
+        UsageError: no traces, or an output folder that holds something else.
+        TraceError: a file that is no trace; the message names it.
+        OutputWriteError: the site could not be written.
+    """
+    if not paths:
+        raise UsageError("There is no trace to build a site from: name one or more .cbt files.")
+    words = load_words(language)
+    with OutputFolder(out) as folder:
+        chrome = _write_assets(folder, title, words)
+        runs: list[BuiltRun] = []
+        rows: list[IndexRow] = []
+        sides: list[dict[str, str]] = []
+        slugs: set[str] = set()
+        for done, path in enumerate(paths):
+            if progress is not None:
+                progress(done, len(paths), path.name)
+            run, row, side = _write_run(folder, chrome, path, slugs)
+            runs.append(run)
+            rows.append(row)
+            sides.append(side)
+        _write_pages(folder, chrome, rows, sides)
+        if progress is not None:
+            progress(len(paths), len(paths), "")
+    return BuildReport(folder.out, runs, len(folder.files), sum(folder.files.values()))
+
+
+def _write_assets(folder: OutputFolder, title: str, words: Words) -> Chrome:
+    source = files("cbtrace.templates") / "assets"
+    assets = {name: _write_hashed(folder, name, (source / name).read_text(encoding="utf-8")) for name in ASSETS}
+    assets["vega.js"] = _write_hashed(folder, "vega.js", (source / VEGA).read_text(encoding="utf-8"))
+    specs = _write_hashed(folder, "specs.js", data_script("charts", chart_specs(words)))
+    return Chrome(title=title, words=words, assets=assets, chart_specs=specs, tool_version=_tool_version())
+
+
+def _write_hashed(folder: OutputFolder, name: str, text: str) -> str:
+    """Write a script or style sheet under a name that changes with its content, so that no browser shows an old one."""
+    stem, _, suffix = name.rpartition(".")
+    return folder.write(f"assets/{stem}.{digest(text.encode())}.{suffix}", text)
+
+
+def _write_data(folder: OutputFolder, base: str, key: str, data: dict[str, Any]) -> str:
+    """Write a run's data under ``key``; return its file name within the run's folder."""
+    text = data_script(key, data)
+    name = f"{key.rpartition('/')[2]}.{digest(text.encode())}.js"
+    folder.write(f"{base}/{name}", text)
+    return name
+
+
+def _write_run(folder: OutputFolder, chrome: Chrome, path: Path, slugs: set[str]) -> tuple[BuiltRun, IndexRow, dict[str, str]]:
+    trace = open_trace(path)
+    summary = summarize(trace)
+    slug = run_slug(trace, slugs)
+    base = f"runs/{slug}"
+    timeline = timeline_data(trace, slug, time_origin(trace), chrome.words)
+    sources = {part.key: _write_data(folder, base, part.key, part.data) for part in timeline.files}
+    key = f"{slug}/timeline"
+    script = _write_data(folder, base, key, timeline.overview | {"sources": sources})
+    view = run_view(trace, summary, slug, timeline, chrome.words)
+    page = folder.write(f"{base}/index.html", run_page(chrome, view, script, key))
+    side = f"{base}/{_write_data(folder, base, f'{slug}/compare', compare_data(trace, summary, slug))}"
+    run = BuiltRun(path, view.name, page, trace.recovery.whole, summary)
+    return run, index_row(trace, summary, slug), {"slug": slug, "name": view.name, "src": side}
+
+
+def _write_pages(folder: OutputFolder, chrome: Chrome, rows: list[IndexRow], sides: list[dict[str, str]]) -> None:
+    runs = data_script("runs", {"runs": sides} | catalogue_data(chrome.words))
+    folder.write("index.html", index_page(chrome, rows))
+    folder.write("compare.html", compare_page(chrome, _write_hashed(folder, "runs.js", runs)))
+    folder.write("metrics.html", metrics_page(chrome))
+    folder.write("about.html", about_page(chrome))
+
+
+def run_slug(trace: Trace, taken: set[str]) -> str:
+    """A name for the run's folder: of ASCII letters, digits and dashes, never two alike. Adds it to ``taken``."""
+    name = trace.header.name.strip() or trace.path.stem
+    ascii_name = unicodedata.normalize("NFKD", name[:200]).encode("ascii", "ignore").decode().lower()
+    words = re.sub(r"[^a-z0-9]+", "-", ascii_name).strip("-")[:40].strip("-") or "run"
+    base = f"{words}-{digest(trace.path.read_bytes())}"
+    slug, number = base, 2
+    while slug in taken:
+        slug, number = f"{base}-{number}", number + 1
+    taken.add(slug)
+    return slug
+
+
+def digest(data: bytes) -> str:
+    """Eight hexadecimal digits of the content, for names."""
+    return hashlib.sha256(data).hexdigest()[:8]
+
+
+def _tool_version() -> str:
+    try:
+        return version("cbtrace")
+    except PackageNotFoundError:
+        return "0"

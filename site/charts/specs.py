@@ -1,0 +1,19 @@
+"""All chart specifications of a site, by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cbtrace.site.charts.comparison import difference_spec, distribution_spec, pairs_spec
+from cbtrace.site.charts.timeline import timeline_spec
+from cbtrace.site.words import Words
+
+
+def chart_specs(words: Words) -> dict[str, dict[str, Any]]:
+    """Each specification once; the runs bring the data."""
+    return {
+        "timeline": timeline_spec(words),
+        "distribution": distribution_spec(words),
+        "difference": difference_spec(words),
+        "pairs": pairs_spec(words),
+    }

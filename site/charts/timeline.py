@@ -1,0 +1,151 @@
+"""The timeline of a run: panels over one time axis, and a strip to choose the window.
+
+Data, by name: ``overview`` and ``steps`` (rows of the whole run and of the window), ``window`` (one row), ``limits`` (one
+row: token budget, KV capacity, where the safety margin begins) and ``marks``. ``assets/timeline.js`` makes the rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+
+from cbtrace.site.charts import palette
+from cbtrace.site.charts.axes import BYTES_LABEL, amount, seconds
+from cbtrace.site.words import Words
+
+WIDTH = 800
+"""Pixels; the browser puts in the width of the page before it draws."""
+
+
+def timeline_spec(words: Words) -> dict[str, Any]:
+    """The Vega-Lite specification, valid for every run.
+
+    The parameters ``window_from`` and ``window_to`` (seconds) are the window that all panels but the first show.
+    """
+    window = [alt.param(name=name, value=value) for name, value in (("window_from", 0), ("window_to", 1))]
+    scale = alt.Scale(domainMin=alt.expr("window_from"), domainMax=alt.expr("window_to"), nice=False, zero=False)
+    x = alt.X("t:Q", scale=scale, axis=seconds(None))
+    last_x = alt.X("t:Q", scale=scale, axis=seconds(words("chart.time_axis")))
+    panels = alt.vconcat(
+        _overview(words),
+        _tokens(x, words),
+        _kv(x, words),
+        _load(x, words),
+        _durations(x, words),
+        _marks(last_x, words),
+        spacing=10,
+    )
+    spec: dict[str, Any] = panels.resolve_scale(color="independent", shape="independent").add_params(*window).to_dict()
+    return spec
+
+
+def _overview(words: Words) -> alt.LayerChart:
+    x = alt.X("t:Q", scale=alt.Scale(nice=False, zero=False), axis=alt.Axis(title=None, labels=False, ticks=False))
+    y = alt.Y("tokens_max:Q", axis=amount(words("chart.overview"), ticks=1))
+    whole = (
+        alt.Chart(alt.NamedData("overview"))
+        .mark_area(interpolate="step-after", color=palette.QUIET, opacity=0.5)
+        .encode(x=x, y=y)
+    )
+    window = (
+        alt.Chart(alt.NamedData("window"))
+        .mark_rect(color=palette.SIGNAL, opacity=0.18)
+        .encode(x=alt.X("from:Q"), x2=alt.X2("to:Q"))
+    )
+    return alt.layer(whole, window, width=WIDTH, height=32)
+
+
+def _area(x: alt.X, top: str, bottom: str, color: str, axis: alt.Axis, opacity: float = 0.85) -> alt.Chart:
+    return (
+        alt.Chart(alt.NamedData("steps"))
+        .mark_area(interpolate="step-after", color=color, opacity=opacity, clip=True)
+        .encode(x=x, y=alt.Y(f"{top}:Q", axis=axis), y2=alt.Y2(f"{bottom}:Q"))
+    )
+
+
+def _line(x: alt.X, field: str, color: str, axis: alt.Axis, dash: list[int] | None = None) -> alt.Chart:
+    extra = {} if dash is None else {"strokeDash": dash}
+    return (
+        alt.Chart(alt.NamedData("steps"))
+        .mark_line(interpolate="step-after", color=color, strokeWidth=1.25, clip=True, **extra)
+        .encode(x=x, y=alt.Y(f"{field}:Q", axis=axis))
+    )
+
+
+def _limit(field: str, axis: alt.Axis) -> alt.Chart:
+    return (
+        alt.Chart(alt.NamedData("limits"))
+        .mark_rule(color=palette.LIMIT, strokeDash=[5, 3])
+        .encode(y=alt.Y(f"{field}:Q", axis=axis))
+    )
+
+
+def _tokens(x: alt.X, words: Words) -> alt.LayerChart:
+    axis = amount(words("chart.tokens"))
+    return alt.layer(
+        _area(x, "prefill_top", "zero", palette.PREFILL, axis),
+        _area(x, "decode_top", "prefill_top", palette.DECODE, axis),
+        _area(x, "recompute_top", "decode_top", palette.RECOMPUTE, axis),
+        _area(x, "wasted_top", "recompute_top", palette.WASTED, axis),
+        _line(x, "tokens_max", palette.QUIET, axis),
+        _limit("token_budget", axis),
+        width=WIDTH,
+        height=130,
+    )
+
+
+def _kv(x: alt.X, words: Words) -> alt.LayerChart:
+    axis = amount(words("chart.kv"), label_expr=BYTES_LABEL)
+    band = (
+        alt.Chart(alt.NamedData("limits"))
+        .mark_rect(color=palette.RESERVE, opacity=0.35)
+        .encode(y=alt.Y("margin_from:Q", axis=axis), y2=alt.Y2("capacity:Q"))
+    )
+    return alt.layer(
+        band,
+        _area(x, "used", "zero", palette.USED, axis),
+        _area(x, "used_and_cached", "used", palette.CACHED, axis),
+        _line(x, "used_min", palette.QUIET, axis),
+        _limit("capacity", axis),
+        width=WIDTH,
+        height=130,
+    )
+
+
+def _load(x: alt.X, words: Words) -> alt.LayerChart:
+    axis = amount(words("chart.requests"), ticks=3)
+    return alt.layer(
+        _area(x, "waiting_max", "waiting_min", palette.WAITING, axis, 0.3),
+        _area(x, "active_max", "active_min", palette.ACTIVE, axis, 0.3),
+        _line(x, "active_max", palette.ACTIVE, axis),
+        _line(x, "waiting_max", palette.WAITING, axis, [4, 2]),
+        width=WIDTH,
+        height=80,
+    )
+
+
+def _durations(x: alt.X, words: Words) -> alt.LayerChart:
+    axis = amount(words("chart.step_time"), ticks=3)
+    return alt.layer(
+        _area(x, "duration_max", "zero", palette.DURATION, axis, 0.35),
+        _line(x, "duration_mean", palette.DURATION, axis),
+        width=WIDTH,
+        height=70,
+    )
+
+
+def _marks(x: alt.X, words: Words) -> alt.Chart:
+    kinds = list(palette.MARK_SHAPES)
+    shapes = [shape for shape, _ in palette.MARK_SHAPES.values()]
+    colors = [color for _, color in palette.MARK_SHAPES.values()]
+    return (
+        alt.Chart(alt.NamedData("marks"), width=WIDTH, height=alt.Step(16))
+        .mark_point(filled=True, size=42, clip=True, opacity=0.9)
+        .encode(
+            x=x,
+            y=alt.Y("label:N", axis=alt.Axis(title=None, minExtent=64, maxExtent=64, labelLimit=64, grid=True)),
+            shape=alt.Shape("kind:N", scale=alt.Scale(domain=kinds, range=shapes), legend=None),
+            color=alt.Color("kind:N", scale=alt.Scale(domain=kinds, range=colors), legend=None),
+        )
+    )

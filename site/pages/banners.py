@@ -1,0 +1,72 @@
+"""Banners: what a reader must know before trusting a number of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cbtrace.site.analysis.summary import RunSummary
+from cbtrace.site.pages.labels import severity_name
+from cbtrace.site.words import Words
+from cbtrace.traces.errors import explain
+from cbtrace.traces.reader import Trace
+
+
+@dataclass(frozen=True)
+class Banner:
+    """One warning at the top of a page."""
+
+    anchor: str
+    severity: str
+    title: str
+    text: str
+    remedy: str = ""
+
+
+def banners(trace: Trace, summary: RunSummary, words: Words) -> list[Banner]:
+    """All warnings that hold for ``trace``, gravest first."""
+    found = [*_recovery(trace, words), *_circumstances(trace, summary, words)]
+    rank = ("broken", "data_loss", "warning", "info")
+    return sorted(found, key=lambda banner: rank.index(banner.severity))
+
+
+def _recovery(trace: Trace, words: Words) -> list[Banner]:
+    report = trace.recovery
+    if report.whole:
+        return []
+    kind = "damaged" if report.status == "damaged" else "incomplete"
+    return [
+        Banner(
+            f"recovery-{i}",
+            severity_name(finding.severity),
+            words(f"banner.{kind}.title") if i == 0 else finding.slug,
+            finding.meaning,
+            explain(finding.slug).remedy,
+        )
+        for i, finding in enumerate(report.findings)
+    ]
+
+
+def _circumstances(trace: Trace, summary: RunSummary, words: Words) -> list[Banner]:
+    engine = trace.engines[-1] if trace.engines else None
+    unnamed = int((~trace.steps.members_known).sum())
+    processes = int(trace.gpu.processes.max(initial=-1))
+    running, total = summary.requests.running, summary.requests.total
+    missing = ", ".join(engine.missing) if engine else ""
+    conditions = (
+        (summary.predicted, "predicted", "warning", {}),
+        (engine is not None and not engine.verified, "unverified", "warning", {}),
+        (unnamed > 0, "members", "data_loss", {"count": unnamed, "steps": summary.steps}),
+        (running > 0, "running", "warning", {"count": running, "total": total}),
+        (processes > 1, "other_processes", "warning", {"count": processes}),
+        (len(trace.engines) > 1, "engines", "warning", {"count": len(trace.engines)}),
+        (summary.steps == 0, "no_steps", "warning", {}),
+    )
+    found = [
+        Banner(f"about-{name}", severity, words(f"banner.{name}.title"), words(f"banner.{name}.text", **values))
+        for holds, name, severity, values in conditions
+        if holds
+    ]
+    if missing:
+        title, remedy = words("banner.missing.title"), words("banner.missing.remedy")
+        found.append(Banner("about-missing", "warning", title, f"{missing}.", remedy))
+    return found

@@ -1,0 +1,123 @@
+"""The index: one row a run, and which settings set the runs apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cbtrace.site import formats
+from cbtrace.site.analysis.catalogue import METRICS, value_of
+from cbtrace.site.analysis.conditions import settings
+from cbtrace.site.analysis.summary import RunSummary
+from cbtrace.site.pages.chrome import Chrome
+from cbtrace.site.pages.headline import metric_text, shown_unit
+from cbtrace.site.pages.labels import health, run_name
+from cbtrace.site.pages.run import device_label, model_label
+from cbtrace.site.words import Words
+from cbtrace.traces.reader import Trace
+
+COLUMNS = (
+    ("ttft_ms", "p50"),
+    ("ttft_ms", "p95"),
+    ("token_gap_ms", "p50"),
+    ("token_gap_ms", "p99"),
+    ("e2e_ms", "p95"),
+    ("throughput_generated_tps", None),
+    ("soft_resets", None),
+    ("requests.failed", None),
+    ("peak_memory_bytes", None),
+)
+CHANGED_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class Column:
+    """A number that the table shows of every run."""
+
+    label: str
+    unit: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number, to read and to sort by."""
+
+    value: float | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A setting that is not the same in all runs."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
+class IndexRow:
+    """One run."""
+
+    slug: str
+    name: str
+    source: str
+    tags: list[tuple[str, str]]
+    predicted: bool
+    model: str
+    device: str
+    recorded: str
+    health: str
+    cells: list[Cell]
+    resolved: dict[str, str]
+    changed: list[Changed] = field(default_factory=list)
+    changed_more: int = 0
+
+
+def index_row(trace: Trace, summary: RunSummary, slug: str) -> IndexRow:
+    """What the index shows of one run."""
+    engine = trace.engines[-1] if trace.engines else None
+    cells = []
+    for name, statistic in COLUMNS:
+        value = value_of(summary, METRICS[name], statistic)
+        cells.append(Cell(value, metric_text(value, METRICS[name])))
+    return IndexRow(
+        slug=slug,
+        name=run_name(trace, summary),
+        source=trace.path.name,
+        tags=sorted(summary.tags.items()),
+        predicted=summary.predicted,
+        model=model_label(trace),
+        device=device_label(trace),
+        recorded=formats.instant(summary.recorded_ns),
+        health=health(trace),
+        cells=cells,
+        resolved={s.name: formats.fact(s.resolved) for s in settings(engine)} if engine else {},
+    )
+
+
+def with_changes(rows: list[IndexRow]) -> list[IndexRow]:
+    """The rows with the settings that vary among them filled in."""
+    names = sorted({name for row in rows for name in row.resolved})
+    varying = [name for name in names if len({row.resolved.get(name) for row in rows}) > 1]
+    return [_with_change(row, [name for name in varying if name in row.resolved]) for row in rows]
+
+
+def _with_change(row: IndexRow, names: list[str]) -> IndexRow:
+    shown = [Changed(name, row.resolved[name]) for name in names[:CHANGED_SHOWN]]
+    values = vars(row) | {"changed": shown, "changed_more": max(0, len(names) - CHANGED_SHOWN)}
+    return IndexRow(**values)
+
+
+def columns(words: Words) -> list[Column]:
+    """Headings of the numbers."""
+    return [
+        Column(
+            f"{words(f'metric.{name}.label')}{f' {statistic}' if statistic else ''}",
+            shown_unit(METRICS[name]),
+        )
+        for name, statistic in COLUMNS
+    ]
+
+
+def index_page(chrome: Chrome, rows: list[IndexRow]) -> str:
+    """The page as HTML."""
+    return chrome.page("index.html", "index", runs=with_changes(rows), columns=columns(chrome.words))

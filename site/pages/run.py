@@ -1,0 +1,158 @@
+"""The page of one run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cbtrace.site import formats
+from cbtrace.site.analysis.conditions import Fact, conditions, settings
+from cbtrace.site.analysis.summary import RunSummary
+from cbtrace.site.analysis.window import measured_window
+from cbtrace.site.pages.banners import Banner, banners
+from cbtrace.site.pages.chrome import Chrome
+from cbtrace.site.pages.gap_section import GapSection, gap_section
+from cbtrace.site.pages.headline import Card, LatencyRow, cards, latency_note, latency_rows
+from cbtrace.site.pages.labels import health, run_name
+from cbtrace.site.pages.run_sections import (
+    AdmissionSection,
+    EventSection,
+    KvSection,
+    NoticeRow,
+    Pair,
+    TimelineSection,
+    admission_section,
+    event_section,
+    kv_section,
+    notice_rows,
+    recording_pairs,
+    timeline_section,
+)
+from cbtrace.site.pages.timeline_data import TimelineData
+from cbtrace.site.words import Words
+from cbtrace.traces.reader import Trace
+
+SECTIONS = ("headline", "timeline", "admission", "gaps", "kv", "events", "settings", "recording")
+
+
+@dataclass(frozen=True)
+class SettingRow:
+    """One setting; ``changed`` when the engine did not take what was asked for."""
+
+    name: str
+    requested: object
+    resolved: object
+    changed: bool
+
+
+@dataclass(frozen=True)
+class RunView:
+    """Everything that the page of a run shows."""
+
+    slug: str
+    name: str
+    tags: list[tuple[str, str]]
+    predicted: bool
+    health: str
+    facts: list[Pair]
+    banners: list[Banner]
+    cards: list[Card]
+    latency: list[LatencyRow]
+    latency_note: str
+    timeline: TimelineSection
+    admission: AdmissionSection
+    gaps: GapSection
+    kv: KvSection
+    events: EventSection
+    settings: list[SettingRow]
+    conditions: list[Fact]
+    recording: list[Pair]
+    notices: list[NoticeRow]
+
+
+def time_origin(trace: Trace) -> int:
+    """The zero of a page's times, ns of the trace's clock: the first submit, or the first step without one."""
+    window = measured_window(trace.requests)
+    if window.duration_ns or not len(trace.steps.index):
+        return window.start_ns
+    return int(trace.steps.start_ns[0])
+
+
+def run_view(trace: Trace, summary: RunSummary, slug: str, timeline: TimelineData, words: Words) -> RunView:
+    """Choose the analysis that the page shows."""
+    origin = time_origin(trace)
+    engine = trace.engines[-1] if trace.engines else None
+    return RunView(
+        slug=slug,
+        name=run_name(trace, summary),
+        tags=sorted(summary.tags.items()),
+        predicted=summary.predicted,
+        health=health(trace),
+        facts=_facts(trace, summary, words),
+        banners=banners(trace, summary, words),
+        cards=cards(summary, words),
+        latency=latency_rows(summary, words),
+        latency_note=latency_note(summary, words),
+        timeline=timeline_section(trace, summary, timeline, origin, words),
+        admission=admission_section(trace, words),
+        gaps=gap_section(trace, summary, origin, words),
+        kv=kv_section(summary.kv, words),
+        events=event_section(trace, origin, words),
+        settings=[
+            SettingRow(setting.name, setting.requested, setting.resolved, setting.overruled)
+            for setting in (settings(engine) if engine else [])
+        ],
+        conditions=conditions(trace.header, engine),
+        recording=recording_pairs(trace, summary, words),
+        notices=notice_rows(trace, words),
+    )
+
+
+def _facts(trace: Trace, summary: RunSummary, words: Words) -> list[Pair]:
+    values: dict[str, Any] = {
+        "recorded": formats.instant(summary.recorded_ns),
+        "model": model_label(trace),
+        "device": device_label(trace),
+        "transformers": formats.fact(trace.header.fingerprint.get("software.transformers")),
+        "steps": formats.number(summary.steps),
+        "window": f"{formats.seconds(summary.window_s)} s",
+        "file": trace.path.name,
+        "run_id": summary.run_id,
+    }
+    return [Pair(words(f"run.fact.{name}"), value) for name, value in values.items()]
+
+
+def model_label(trace: Trace) -> str:
+    """What to call the model: its name, or its architecture and size."""
+    model = trace.engines[-1].model if trace.engines else {}
+    name = model.get("name")
+    parameters = model.get("parameters")
+    size = f", {_count(parameters)} parameters" if isinstance(parameters, int) else ""
+    return f"{name or model.get('architecture') or formats.UNKNOWN}{size}"
+
+
+def _count(value: int) -> str:
+    for unit, scale in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return str(value)
+
+
+def device_label(trace: Trace) -> str:
+    """The GPU, or the CPU where there is none."""
+    facts = trace.header.fingerprint
+    gpu = facts.get("hardware.gpu.name")
+    return formats.fact(gpu if gpu not in (None, "none") else facts.get("hardware.cpu"))
+
+
+def run_page(chrome: Chrome, view: RunView, data_script: str, data_key: str) -> str:
+    """The page as HTML. ``data_script`` is the path of the timeline's data beside the page."""
+    return chrome.page(
+        "run.html",
+        "run",
+        root="../../",
+        run=view,
+        sections=SECTIONS,
+        data_script=data_script,
+        data_key=data_key,
+    )

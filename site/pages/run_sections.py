@@ -1,0 +1,286 @@
+"""The sections of a run's page below its headline, as plain data for the template."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cbtrace.site import formats
+from cbtrace.site.analysis import buckets
+from cbtrace.site.analysis.admission import admission_limits
+from cbtrace.site.analysis.kv import KvBudget
+from cbtrace.site.analysis.summary import RunSummary
+from cbtrace.site.analysis.timeline import timeline_rows
+from cbtrace.site.pages.labels import event_label, request_label, severity_name, stop_label
+from cbtrace.site.pages.timeline_data import TimelineData
+from cbtrace.site.words import Words
+from cbtrace.traces.reader import Trace
+from cbtrace.traces.schema import AdmissionStop
+
+TABLE_ROWS = 40
+EVENT_ROWS = 500
+
+
+@dataclass(frozen=True)
+class TimelineRow:
+    """One row of the timeline as a table."""
+
+    steps: str
+    start: str
+    prefill: int
+    decode: int
+    recompute: int
+    wasted: int
+    used: str
+    waiting: int
+    active: int
+    longest: str
+
+
+@dataclass(frozen=True)
+class TimelineSection:
+    """Title, text and table of the timeline."""
+
+    title: str
+    text: str
+    reduction: str
+    table: list[TimelineRow]
+    table_caption: str
+
+
+@dataclass(frozen=True)
+class AdmissionRow:
+    """One reason why admission stopped."""
+
+    reason: str
+    steps: int
+    time: str
+    share: float
+
+
+@dataclass(frozen=True)
+class AdmissionSection:
+    """Why admission stopped."""
+
+    title: str
+    rows: list[AdmissionRow]
+
+
+@dataclass(frozen=True)
+class KvRow:
+    """One amount of the KV budget."""
+
+    label: str
+    bytes: float | None
+    units: float | None
+    share: float | None
+
+
+@dataclass(frozen=True)
+class KvSection:
+    """The KV budget."""
+
+    title: str
+    unit: str
+    rows: list[KvRow]
+
+
+@dataclass(frozen=True)
+class EventRow:
+    """One event, as text."""
+
+    time: str
+    kind: str
+    step: str
+    request: str
+    tokens: str
+    blocks: str
+    bytes: str
+    duration: str
+    note: str
+
+
+@dataclass(frozen=True)
+class EventSection:
+    """What happened, in order."""
+
+    title: str
+    text: str
+    rows: list[EventRow]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A labelled fact."""
+
+    label: str
+    value: str
+
+
+@dataclass(frozen=True)
+class NoticeRow:
+    """Something that the recorder said."""
+
+    severity: str
+    severity_label: str
+    slug: str
+    text: str
+
+
+def timeline_section(trace: Trace, summary: RunSummary, data: TimelineData, origin_ns: int, words: Words) -> TimelineSection:
+    """Title, rule of reduction and table of the timeline."""
+    steps = trace.steps
+    count = len(steps.index)
+    k = max(1, -(-count // TABLE_ROWS))
+    rows = timeline_rows(steps, k)
+    kv = summary.kv
+    title = words("timeline.title_none")
+    if count and kv and kv.capacity_bytes and kv.peak_used_bytes is not None:
+        share = formats.percent(kv.peak_used_bytes / kv.capacity_bytes)
+        title = words("timeline.title_kv", share=share, waiting=int(steps.waiting.max()))
+    told = "timeline.reduction" if data.rows.bucket > 1 else "timeline.reduction_none"
+    reduction = words(told, steps=count, rows=len(data.rows.steps), bucket=data.rows.bucket)
+    drawn, all_marks = len(data.marks.kind), sum(data.marks.total.values())
+    if drawn < all_marks:
+        reduction += " " + words("timeline.marks_left_out", drawn=drawn, all=all_marks)
+    table = [
+        TimelineRow(
+            steps=_span(int(rows.first_step[i]), int(rows.steps[i])),
+            start=formats.seconds((int(rows.start_ns[i]) - origin_ns) / 1e9),
+            prefill=int(rows.prefill[i]),
+            decode=int(rows.decode[i]),
+            recompute=int(rows.recompute[i]),
+            wasted=int(rows.wasted[i]),
+            used=formats.size(int(rows.used_peak[i])),
+            waiting=int(rows.waiting_max[i]),
+            active=int(rows.active_max[i]),
+            longest=formats.from_ns(int(rows.duration_max[i])),
+        )
+        for i in range(len(rows.steps))
+    ]
+    caption = words("timeline.table_caption", rows=len(table), bucket=k)
+    return TimelineSection(title, words("timeline.text"), reduction, table, caption)
+
+
+def _span(first: int, count: int) -> str:
+    return str(first) if count == 1 else f"{first}\N{EN DASH}{first + count - 1}"
+
+
+def admission_section(trace: Trace, words: Words) -> AdmissionSection:
+    """What ended admission, by step time."""
+    limits = admission_limits(trace.steps)
+    total = sum(limit.duration_ns for limit in limits) or 1
+    rows = [
+        AdmissionRow(
+            stop_label(words, limit.reason), limit.steps, formats.from_ns(limit.duration_ns), limit.duration_ns / total
+        )
+        for limit in limits
+    ]
+    waiting = [limit for limit in limits if limit.reason != AdmissionStop.NOTHING_WAITING]
+    if not waiting:
+        return AdmissionSection(words("admission.title_none"), rows)
+    share = formats.percent(sum(limit.duration_ns for limit in waiting) / total)
+    return AdmissionSection(words("admission.title", share=share, reason=stop_label(words, waiting[0].reason)), rows)
+
+
+def kv_section(kv: KvBudget | None, words: Words) -> KvSection:
+    """The KV budget as a table."""
+    if kv is None or not kv.capacity_bytes:
+        return KvSection(words("kv.title_none"), "", [])
+    amounts = (
+        ("capacity", kv.capacity_bytes),
+        ("peak_used", kv.peak_used_bytes),
+        ("mean_used", kv.mean_used_bytes),
+        ("peak_cached", kv.peak_cached_bytes),
+        ("min_free", kv.min_free_bytes),
+        ("margin", kv.margin_bytes),
+        ("reserved", kv.reserved_bytes),
+    )
+    rows = [
+        KvRow(
+            words(f"kv.row.{name}"),
+            amount,
+            None if amount is None or not kv.unit_bytes else amount / kv.unit_bytes,
+            None if amount is None else amount / kv.capacity_bytes,
+        )
+        for name, amount in amounts
+    ]
+    used = None if kv.peak_used_bytes is None else kv.peak_used_bytes / kv.capacity_bytes
+    title = words("kv.title", tokens=formats.number(kv.capacity_tokens), share=formats.percent(used))
+    return KvSection(title, kv.unit_name, rows)
+
+
+def event_section(trace: Trace, origin_ns: int, words: Words) -> EventSection:
+    """The first events, bounded."""
+    events = trace.events
+    count = len(events.kind)
+    if not count:
+        return EventSection(words("events.title_none"), "", [])
+    order = np.argsort(events.time_ns, kind="stable")[:EVENT_ROWS].tolist()
+    rows = [
+        EventRow(
+            time=formats.seconds((int(events.time_ns[i]) - origin_ns) / 1e9),
+            kind=event_label(words, int(events.kind[i])),
+            step=_known(events.step[i]),
+            request=request_label(trace, int(events.request[i])),
+            tokens=_known(events.tokens[i]),
+            blocks=_known(events.blocks[i]),
+            bytes=formats.size(int(events.bytes[i])),
+            duration=formats.from_ns(int(events.duration_ns[i])),
+            note=events.text[i][:200],
+        )
+        for i in order
+    ]
+    told = "events.text_all" if count <= EVENT_ROWS else "events.text_some"
+    text = words(told, shown=len(rows), count=count) if count > EVENT_ROWS else words(told)
+    return EventSection(words("events.title", count=formats.number(count)), text, rows)
+
+
+def _known(value: np.int64) -> str:
+    return formats.UNKNOWN if value < 0 else formats.number(int(value))
+
+
+def recording_pairs(trace: Trace, summary: RunSummary, words: Words) -> list[Pair]:
+    """What was recorded and at what cost."""
+    header, footer, engine = trace.header, trace.footer, trace.engines[-1] if trace.engines else None
+    cost = words("recording.cost_unknown")
+    if footer is not None:
+        window_ns = summary.window_s * 1e9
+        cost = words(
+            "recording.cost_value",
+            total=formats.from_ns(footer.cost_ns),
+            share=formats.percent(footer.cost_ns / window_ns if window_ns else None),
+            p50=formats.number(footer.cost_p50_ns / 1000),
+            p99=formats.number(footer.cost_p99_ns / 1000),
+        )
+    adapter = formats.UNKNOWN
+    if engine is not None:
+        verified = words("recording.verified" if engine.verified else "recording.unverified")
+        adapter = words("recording.adapter_value", adapter=engine.adapter, verified=verified)
+    ended = words("recording.ended_unknown") if footer is None else footer.reason
+    values = {
+        "complete": " ".join(trace.recovery.messages) or words("health.complete"),
+        "ended": ended,
+        "stored": ", ".join(header.stored) or words("recording.stored_none"),
+        "cost": cost,
+        "adapter": adapter,
+        "tool": header.tool_version,
+        "clock": words("recording.clock_value"),
+        "rank": words("recording.rank_value", rank=header.rank, world=header.world_size),
+    }
+    return [Pair(words(f"recording.{name}"), value) for name, value in values.items()]
+
+
+def notice_rows(trace: Trace, words: Words) -> list[NoticeRow]:
+    """Notices of the recorder, gravest first."""
+    rows = [
+        NoticeRow(
+            severity_name(notice.severity),
+            words(f"severity.{severity_name(notice.severity).upper()}"),
+            notice.slug,
+            notice.text,
+        )
+        for notice in sorted(trace.notices, key=lambda notice: (-notice.severity, notice.t_ns))
+    ]
+    return rows[:100]

@@ -1,0 +1,107 @@
+"""The timeline's data as the browser loads it: the whole run in bounded points, finer levels in files of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from cbtrace.site.analysis import buckets
+from cbtrace.site.analysis.timeline import Marks, TimelineRows, marks, timeline_rows
+from cbtrace.site.words import Words
+from cbtrace.traces.reader import Trace
+from cbtrace.traces.schema import Engine
+
+POINTS = 1000
+"""Most points of a panel over the whole run; a zoomed window has at most about as many."""
+ROWS_A_FILE = 2048
+MARKS_A_KIND = 200
+
+_TIMES = ("start_ns", "end_ns", "duration_max", "duration_sum", "gpu_sum")
+_NS_A_US = 1000
+
+
+@dataclass(frozen=True)
+class LevelFile:
+    """Rows of one level of zoom, to be written as a data script of its own."""
+
+    key: str
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TimelineData:
+    """What the page loads at first (``overview``), and the files for finer windows."""
+
+    overview: dict[str, Any]
+    files: list[LevelFile]
+    rows: TimelineRows
+    """The coarsest level, which the page also shows as text."""
+    marks: Marks
+
+
+def timeline_data(trace: Trace, slug: str, origin_ns: int, words: Words) -> TimelineData:
+    """Everything the timeline of ``trace`` draws. Times are microseconds from ``origin_ns``."""
+    sizes = buckets.levels(len(trace.steps.index), POINTS)
+    coarsest = timeline_rows(trace.steps, sizes[0])
+    files: list[LevelFile] = []
+    levels: list[dict[str, Any]] = []
+    for k in sizes[1:]:
+        made = list(_split(timeline_rows(trace.steps, k), slug, origin_ns))
+        files += made
+        starts = [file.data["start_us"][0] for file in made]
+        levels.append({"bucket": k, "starts": starts, "keys": [file.key for file in made]})
+    drawn = marks(trace.events, trace.requests, MARKS_A_KIND)
+    overview = {
+        "rows": _columns(coarsest, origin_ns, slice(None)),
+        "bucket": coarsest.bucket,
+        "steps": len(trace.steps.index),
+        "levels": levels,
+        "limits": _limits(trace.engines[-1] if trace.engines else None),
+        "marks": {
+            "time_us": [(t - origin_ns) // _NS_A_US for t in drawn.time_ns],
+            "kind": drawn.kind,
+            "step": drawn.step,
+        },
+        "words": words.starting("mark.") | words.starting("timeline.js.") | words.starting("legend."),
+    }
+    return TimelineData(overview, files, coarsest, drawn)
+
+
+def _split(rows: TimelineRows, slug: str, origin_ns: int) -> Iterator[LevelFile]:
+    for number, start in enumerate(range(0, len(rows.steps), ROWS_A_FILE)):
+        part = slice(start, start + ROWS_A_FILE)
+        yield LevelFile(f"{slug}/steps-{rows.bucket}-{number}", _columns(rows, origin_ns, part))
+
+
+def _columns(rows: TimelineRows, origin_ns: int, part: slice) -> dict[str, list[int]]:
+    """Columns by name. Times become microseconds; one that a later number rounds down with keeps the order."""
+    columns: dict[str, list[int]] = {}
+    for field in fields(rows):
+        values = getattr(rows, field.name)
+        if not isinstance(values, np.ndarray):
+            continue
+        name, values = field.name, values[part]
+        if name in _TIMES:
+            offset = origin_ns if name in ("start_ns", "end_ns") else 0
+            values = np.where(values < 0, -1, (values - offset) // _NS_A_US) if name == "gpu_sum" else (values - offset) // _NS_A_US
+            name = f"{name.removesuffix('_ns')}_us"
+        columns[name] = values.tolist()
+    return columns
+
+
+def _limits(engine: Engine | None) -> dict[str, Any]:
+    """Lines that the panels show: the token budget, the capacity, and where the safety margin begins."""
+    if engine is None:
+        return {"token_budget": None, "capacity": None, "margin_from": None}
+    budget = engine.resolved.get("max_batch_tokens")
+    capacity = engine.kv.capacity_units * engine.kv.unit_bytes
+    margin = engine.resolved.get("safety_margin")
+    known = isinstance(margin, float) and 0 <= margin <= 1
+    return {
+        "token_budget": budget if isinstance(budget, int) else None,
+        "capacity": capacity,
+        "margin_from": round(capacity * (1 - margin)) if known and isinstance(margin, float) else None,
+    }

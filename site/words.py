@@ -1,0 +1,36 @@
+"""Every text of the site, by key and language. The texts are ``templates/words/<language>.json``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from importlib.resources import files
+
+LANGUAGES = ("en",)
+
+
+@dataclass(frozen=True)
+class Words:
+    """The texts of one language. Call it with a key, and with what fills the text's ``{places}``."""
+
+    language: str
+    texts: dict[str, str]
+
+    def __call__(self, key: str, **values: object) -> str:
+        """The text of ``key``. A missing key is a mistake of ours: ``KeyError``."""
+        text = self.texts[key]
+        return text.format(**values) if values else text
+
+    def has(self, key: str) -> bool:
+        """Whether there is a text for ``key``."""
+        return key in self.texts
+
+    def starting(self, prefix: str) -> dict[str, str]:
+        """All texts whose key starts with ``prefix``, sorted."""
+        return {key: self.texts[key] for key in sorted(self.texts) if key.startswith(prefix)}
+
+
+def load_words(language: str = "en") -> Words:
+    """Read the texts of ``language``, one of :data:`LANGUAGES`."""
+    source = files("cbtrace.templates") / "words" / f"{language}.json"
+    return Words(language, json.loads(source.read_text(encoding="utf-8")))

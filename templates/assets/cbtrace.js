@@ -1,0 +1,169 @@
+// What every page needs: data that arrives by script, sortable tables, the filter, and the keyboard.
+(function () {
+  "use strict";
+
+  const arrived = new Map();
+  const awaited = new Map();
+
+  // Data files call this. A script works from file://, where fetch does not.
+  function load(key, data) {
+    arrived.set(key, data);
+    const waiting = awaited.get(key);
+    if (waiting) waiting.resolve(data);
+  }
+
+  // The data under `key`, loaded from the script `src` the first time.
+  function need(key, src) {
+    if (arrived.has(key)) return Promise.resolve(arrived.get(key));
+    if (awaited.has(key)) return awaited.get(key).promise;
+    const entry = {};
+    entry.promise = new Promise((resolve, reject) => {
+      entry.resolve = resolve;
+      const script = document.createElement("script");
+      script.src = src;
+      script.onerror = () => {
+        awaited.delete(key);
+        reject(new Error(src));
+      };
+      document.head.append(script);
+    });
+    awaited.set(key, entry);
+    return entry.promise;
+  }
+
+  // An element with attributes and children. Strings become text, never HTML.
+  function element(tag, attributes, ...children) {
+    const made = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes || {})) {
+      if (value !== null && value !== undefined && value !== false) made.setAttribute(name, value === true ? "" : value);
+    }
+    made.append(...children.flat().filter((child) => child !== null && child !== undefined));
+    return made;
+  }
+
+  // Fills the {places} of a text.
+  function fill(text, values) {
+    return text.replace(/\{(\w+)\}/g, (place, name) => (name in values ? String(values[name]) : place));
+  }
+
+  // The same digits as the pages themselves: three significant ones, or all of the integer part.
+  function number(value) {
+    if (value === null || value === undefined) return "\u2014";
+    const size = Math.abs(value);
+    if (size === 0 || size >= 100 || Number.isInteger(value)) return Math.round(value).toLocaleString("en-US");
+    return size >= 0.001 ? String(Number(value.toPrecision(3))) : value.toExponential(1);
+  }
+
+  function bytes(value) {
+    if (value === null || value === undefined || value < 0) return "\u2014";
+    const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let amount = value;
+    let unit = 0;
+    while (amount >= 1024 && unit + 1 < units.length) {
+      amount /= 1024;
+      unit += 1;
+    }
+    return `${number(amount)} ${units[unit]}`;
+  }
+
+  // State in the fragment, as in #a=one&b=two. A fragment without "=" names an element.
+  function readState() {
+    const text = location.hash.slice(1);
+    return text.includes("=") ? new URLSearchParams(text) : new URLSearchParams();
+  }
+
+  function writeState(changes) {
+    const state = readState();
+    for (const [name, value] of Object.entries(changes)) {
+      if (value === null) state.delete(name);
+      else state.set(name, value);
+    }
+    const text = state.toString();
+    history.replaceState(null, "", text ? `#${text}` : location.pathname + location.search);
+  }
+
+  function cellValue(row, column, kind) {
+    const cell = row.cells[column];
+    if (kind !== "number") return cell.textContent.trim();
+    const value = cell.dataset.value;
+    return value === undefined || value === "" || value === "None" ? null : Number(value);
+  }
+
+  function order(a, b) {
+    if (a === null || b === null) return (a === null) - (b === null);
+    return typeof a === "number" ? a - b : a.localeCompare(b, undefined, { numeric: true });
+  }
+
+  function sortTable(table, header) {
+    const direction = header.getAttribute("aria-sort") === "ascending" ? "descending" : "ascending";
+    for (const other of header.parentElement.cells) {
+      if (other.hasAttribute("aria-sort")) other.setAttribute("aria-sort", "none");
+    }
+    header.setAttribute("aria-sort", direction);
+    const kind = header.dataset.sort;
+    const rows = Array.from(table.tBodies[0].rows, (row, index) => ({ row, index, value: cellValue(row, header.cellIndex, kind) }));
+    const sign = direction === "ascending" ? 1 : -1;
+    rows.sort((a, b) => {
+      const unknown = (a.value === null) - (b.value === null);
+      return unknown || sign * order(a.value, b.value) || a.index - b.index;
+    });
+    table.tBodies[0].append(...rows.map((entry) => entry.row));
+  }
+
+  function makeSortable(table) {
+    for (const header of table.querySelectorAll("th[data-sort]")) {
+      const label = header.querySelector(".sort");
+      const button = element("button", { type: "button" });
+      button.append(...label.childNodes);
+      label.append(button);
+      button.addEventListener("click", () => sortTable(table, header));
+    }
+  }
+
+  function makeFilter(input) {
+    const table = document.getElementById(input.dataset.filter);
+    const count = document.querySelector(`[data-filter-count="${input.dataset.filter}"]`);
+    input.addEventListener("input", () => {
+      const wanted = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+      let shown = 0;
+      for (const row of table.tBodies[0].rows) {
+        const text = row.textContent.toLowerCase();
+        row.hidden = !wanted.every((word) => text.includes(word));
+        if (!row.hidden) shown += 1;
+      }
+      count.textContent = `${shown} / ${table.tBodies[0].rows.length}`;
+    });
+  }
+
+  // Pages add keys of their own. Keys typed into a field are left to it.
+  const keys = new Map();
+  function onKey(key, action) {
+    keys.set(key, action);
+  }
+
+  function keyPressed(event) {
+    const target = event.target;
+    const typing = target instanceof Element && target.closest("input, select, textarea");
+    if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+    const action = keys.get(event.key);
+    if (!action) return;
+    event.preventDefault();
+    action();
+  }
+
+  function start() {
+    document.documentElement.classList.add("js");
+    document.querySelectorAll("table.data").forEach(makeSortable);
+    document.querySelectorAll("[data-filter]").forEach(makeFilter);
+    const dialog = document.getElementById("keys");
+    const toggle = () => (dialog.open ? dialog.close() : dialog.showModal());
+    document.querySelector('[data-open="keys"]').addEventListener("click", toggle);
+    onKey("?", toggle);
+    const filter = document.querySelector("[data-filter]");
+    if (filter) onKey("/", () => filter.focus());
+    document.addEventListener("keydown", keyPressed);
+  }
+
+  window.cbtrace = { load, need, element, fill, number, bytes, readState, writeState, onKey, arrived };
+  start();
+})();

@@ -1,0 +1,92 @@
+// Draws charts: puts in the colors of the reader's scheme, and draws again when it or the width changes.
+(function () {
+  "use strict";
+
+  const drawn = new Set();
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+
+  function color(name) {
+    return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  }
+
+  // A copy of a specification in which every "var(--name)" has become a color.
+  function colored(value) {
+    if (typeof value === "string") {
+      const match = /^var\((--[\w-]+)\)$/.exec(value);
+      return match ? color(match[1]) : value;
+    }
+    if (Array.isArray(value)) return value.map(colored);
+    if (value && typeof value === "object") {
+      return Object.fromEntries(Object.entries(value).map(([name, inner]) => [name, colored(inner)]));
+    }
+    return value;
+  }
+
+  function theme() {
+    const ink = color("--ink");
+    const soft = color("--soft");
+    return {
+      background: "transparent",
+      font: getComputedStyle(document.body).fontFamily,
+      axis: { labelColor: soft, titleColor: soft, domainColor: color("--line"), tickColor: color("--line"), gridColor: color("--grid"), titleFontWeight: 500, labelFontSize: 11, titleFontSize: 11 },
+      title: { color: ink },
+      view: { stroke: color("--line") },
+    };
+  }
+
+  const MARGIN = 100; // labels and title of a vertical axis, and a little air on the right
+
+  function sized(spec, width) {
+    const inner = Math.max(160, Math.floor(width) - MARGIN);
+    const made = { ...spec };
+    if (made.vconcat) made.vconcat = made.vconcat.map((view) => ({ ...view, width: inner }));
+    else made.width = inner;
+    return made;
+  }
+
+  async function embed(chart) {
+    const { place, name, data } = chart;
+    const spec = colored(sized(cbtrace.arrived.get("charts")[name], place.clientWidth));
+    spec.datasets = data();
+    const result = await vegaEmbed(place, spec, {
+      ast: true, // expressions are interpreted: no eval, so that a strict policy holds
+      actions: false,
+      mode: "vega-lite",
+      renderer: "canvas",
+      config: theme(),
+      defaultStyle: false,
+      tooltip: false,
+    });
+    if (chart.view) chart.view.finalize();
+    chart.view = result.view;
+    chart.width = place.clientWidth;
+    if (chart.ready) chart.ready(result.view, chart);
+  }
+
+  // Draws chart `name` into `place`. `data()` gives its datasets, `ready(view)` is called after each drawing.
+  function draw(place, name, data, ready) {
+    const chart = { place, name, data, ready, view: null, width: 0 };
+    drawn.add(chart);
+    chart.done = embed(chart);
+    return chart;
+  }
+
+  function remove(chart) {
+    drawn.delete(chart);
+    if (chart.view) chart.view.finalize();
+  }
+
+  function again(changed) {
+    for (const chart of drawn) if (changed(chart)) chart.done = embed(chart);
+  }
+
+  let pending = 0;
+  addEventListener("resize", () => {
+    clearTimeout(pending);
+    pending = setTimeout(() => again((chart) => chart.view && chart.place.clientWidth !== chart.width), 150);
+  });
+  dark.addEventListener("change", () => again(() => true));
+
+  cbtrace.draw = draw;
+  cbtrace.undraw = remove;
+})();
