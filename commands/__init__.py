@@ -1,1 +1,83 @@
-"""TODO-docstring."""
+"""The command line: one file a command. Nothing heavy is imported before a command runs."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from cbtrace.commands.build import build
+from cbtrace.commands.demo import demo
+from cbtrace.commands.info import info
+from cbtrace.commands.record import record
+from cbtrace.commands.serve import serve
+
+# Typer's name for "the command line is wrong" moved between its releases; its public subclass did not.
+_CommandLineError: type[Exception] = typer.BadParameter.__mro__[1]
+
+app = typer.Typer(
+    name="cbtrace",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+# What follows the program's name belongs to the program, options included.
+app.command(context_settings={"allow_interspersed_args": False})(record)
+app.command()(info)
+app.command()(build)
+app.command()(serve)
+app.command()(demo)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"cbtrace {version('cbtrace')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _cbtrace(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Record what Transformers continuous batching does, step by step, and look at it in the browser.
+
+    \b
+    Examples:
+      cbtrace demo
+      cbtrace record -o run.cbt -- python script.py
+      cbtrace build run.cbt -o site
+    """
+
+
+def main() -> None:
+    """Run the command line and exit: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    sys.exit(run())
+
+
+def run() -> int:
+    """Run the command line. What is expected to go wrong is said in one sentence, never in a traceback."""
+    try:
+        code = app(standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except _CommandLineError as error:
+        return _say(str(getattr(error, "format_message", error.__str__)()), "usage", 2)
+    except Exception as error:
+        from cbtrace.traces.errors import CbtraceError
+
+        if not isinstance(error, CbtraceError):
+            raise
+        return _say(str(error), error.slug, error.exit_code)
+
+
+def _say(text: str, slug: str, code: int) -> int:
+    sys.stdout.flush()
+    print(f"cbtrace: {text} [{slug}]", file=sys.stderr)
+    return code
