@@ -119,8 +119,10 @@ class ManagerHooks:
         def stand_in(*args: Any, **kwargs: Any) -> Any:
             watch = getattr(_creating, "watch", None)
             if watch is not None:
-                with contextlib.suppress(Exception):
+                try:
                     watch.inputs_begin()
+                except Exception as error:
+                    watch.sink.fail(error)
             return hook.original(*args, **kwargs)
 
         return stand_in

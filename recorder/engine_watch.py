@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ from cbtrace.recorder.supported import is_verified
 from cbtrace.traces.schema import Clock, Engine, Event, EventKind, Facts, Severity
 
 _CLOCK_EVERY_NS = 10_000_000_000
+_PATIENCE_S = 0.5
 
 
 class EngineWatch:
@@ -122,11 +124,18 @@ class EngineWatch:
 
     def close(self) -> None:
         """Give every hooked method back, stop sampling, end the trace."""
+        self._let_step_finish()
         self.hooks.remove()
         if self._nvml is not None:
             self._nvml.stop()
         self._tell_losses()
         self.sink.close()
+
+    def _let_step_finish(self) -> None:
+        """Whoever has just received a last token may close at once, while the engine still applies that very step."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while self._step_watch is not None and self._step_watch.applying and time.monotonic() < deadline:
+            time.sleep(0.0005)
 
     # Set up ----------------------------------------------------------------------------------------------------------
 
@@ -202,8 +211,6 @@ class EngineWatch:
         if self._memory is not None and t_ns >= self._memory.next_ns:
             self.sink.emit(self._memory.sample(t_ns))
         if t_ns >= self._next_clock_ns:
-            import time
-
             self._next_clock_ns = t_ns + _CLOCK_EVERY_NS
             self.sink.emit(Clock(self.sink.now(), time.time_ns()))
 

@@ -50,6 +50,8 @@ class StepWatch:
         self._current: StepDraft | None = None
         self._under_way = False
         """Between prepared and launched; the engine also computes batches of its own to warm up."""
+        self.applying = False
+        """Results are being applied: outputs may be out already while their step is not yet written."""
         self._graphs: dict[tuple[bool, int, int], int] = {}
         self._margin_met: bool | None = None
         self._allocation_failed: bool | None = None
@@ -248,6 +250,7 @@ class StepWatch:
 
     def updating(self, _t_ns: int, _args: Any, _kwargs: Any) -> bool:
         """Results are about to be fetched and applied; say whether requests are to be forked."""
+        self.applying = True
         self._requests.results_begin()
         return bool(self._scheduler._requests_to_fork)
 
@@ -272,6 +275,7 @@ class StepWatch:
             self._sink.cost.end_step()
         self._requests.results_end()
         self._after_step(t_ns)
+        self.applying = False
 
     def phase(self) -> str:
         """Name what the batch under way does, for an error that ends it."""
