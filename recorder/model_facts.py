@@ -130,7 +130,10 @@ def _sampled_values(parameter: Any) -> bytes | None:
         return None
     # As integers of the same width: not every device can index every dtype.
     bits = tensor.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
-    places = numpy.unravel_index(_spread(tensor.numel(), _SAMPLED_VALUES), tuple(tensor.shape))
+    if bits.dim() == 0:
+        bits = bits.reshape(1)
+    flat = numpy.array(_spread(bits.numel(), _SAMPLED_VALUES), dtype=numpy.int64)
+    places = numpy.unravel_index(flat, tuple(bits.shape))
     picked = bits[tuple(torch.from_numpy(axis) for axis in places)]
     return bytes(picked.cpu().numpy().tobytes())
 
