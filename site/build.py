@@ -12,6 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from cbtrace.site import formats
 from cbtrace.site.analysis.summary import RunSummary, summarize
 from cbtrace.site.charts.specs import chart_specs
 from cbtrace.site.folder import OutputFolder
@@ -115,7 +116,9 @@ def _write_data(folder: OutputFolder, base: str, key: str, data: dict[str, Any])
     return name
 
 
-def _write_run(folder: OutputFolder, chrome: Chrome, path: Path, slugs: set[str]) -> tuple[BuiltRun, IndexRow, dict[str, str]]:
+def _write_run(
+    folder: OutputFolder, chrome: Chrome, path: Path, slugs: set[str]
+) -> tuple[BuiltRun, IndexRow, dict[str, str]]:
     trace = open_trace(path)
     summary = summarize(trace)
     slug = run_slug(trace, slugs)
@@ -128,7 +131,7 @@ def _write_run(folder: OutputFolder, chrome: Chrome, path: Path, slugs: set[str]
     page = folder.write(f"{base}/index.html", run_page(chrome, view, script, key))
     side = f"{base}/{_write_data(folder, base, f'{slug}/compare', compare_data(trace, summary, slug))}"
     run = BuiltRun(path, view.name, page, trace.recovery.whole, summary)
-    return run, index_row(trace, summary, slug), {"slug": slug, "name": view.name, "src": side}
+    return run, index_row(trace, summary, slug), {"slug": slug, "label": _choice(view.name, trace), "src": side}
 
 
 def _write_pages(folder: OutputFolder, chrome: Chrome, rows: list[IndexRow], sides: list[dict[str, str]]) -> None:
@@ -137,6 +140,12 @@ def _write_pages(folder: OutputFolder, chrome: Chrome, rows: list[IndexRow], sid
     folder.write("compare.html", compare_page(chrome, _write_hashed(folder, "runs.js", runs)))
     folder.write("metrics.html", metrics_page(chrome))
     folder.write("about.html", about_page(chrome))
+
+
+def _choice(name: str, trace: Trace) -> str:
+    """What a run is called where one of many is chosen: two runs may have the same name."""
+    short = name if len(name) <= 80 else f"{name[:79]}\N{HORIZONTAL ELLIPSIS}"
+    return f"{short} ({trace.path.name}, {formats.instant(trace.header.wall_ns)})"
 
 
 def run_slug(trace: Trace, taken: set[str]) -> str:

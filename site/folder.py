@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 
@@ -55,7 +56,7 @@ class OutputFolder:
     """
 
     def __init__(self, out: Path) -> None:
-        self.out = Path(os.path.abspath(out.resolve() if out.is_symlink() else out))
+        self.out = out.resolve()
         self.files: dict[str, int] = {}
         """Size of each file written so far, by path relative to the site."""
         self._known = _known_files(self.out)
@@ -104,7 +105,7 @@ class OutputFolder:
         for name in foreign:
             if name in self.files or (self._new / name).exists():
                 raise OutputFolderError(
-                    f"{self.out.name}/{name} was not written by cbtrace and is where the site needs a file: move it away."
+                    f"{self.out.name}/{name} is not ours, and the site needs a file of that name: move it away."
                 )
         old = Path(tempfile.mkdtemp(prefix=f".{self.out.name}.", suffix=".old", dir=self.out.parent))
         old.rmdir()
@@ -163,7 +164,7 @@ def _umask() -> int:
 
 
 @contextlib.contextmanager
-def _explained(out: Path):  # type: ignore[no-untyped-def]
+def _explained(out: Path) -> Iterator[None]:
     """Turn an operating system's error into a sentence."""
     try:
         yield

@@ -24,10 +24,7 @@ class AdmissionLimit:
 def admission_limits(steps: Steps) -> list[AdmissionLimit]:
     """The reasons that occur, longest first. Step time is as in the metric of that name."""
     durations = step_durations(steps)
-    limits = [
-        _limit(int(reason), durations[steps.stop == reason])
-        for reason in np.unique(steps.stop)
-    ]
+    limits = [_limit(int(reason), durations[steps.stop == reason]) for reason in np.unique(steps.stop)]
     return sorted(limits, key=lambda limit: (-limit.duration_ns, limit.reason))
 
 

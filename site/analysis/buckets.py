@@ -45,13 +45,14 @@ def row_of_largest(values: Ints, k: int) -> Ints:
     starts = bucket_starts(len(values), k)
     padded = np.full(len(starts) * k, np.iinfo(np.int64).min)
     padded[: len(values)] = values
-    return starts + padded.reshape(-1, k).argmax(axis=1)
+    rows: Ints = starts + padded.reshape(-1, k).argmax(axis=1)
+    return rows
 
 
 def levels(rows: int, limit: int) -> list[int]:
-    """Bucket sizes of a pyramid over ``rows`` rows, coarsest first: the first fits into ``limit`` buckets, the last is 1.
+    """Bucket sizes of a pyramid over ``rows`` rows, coarsest first.
 
-    Each is :data:`PYRAMID_FACTOR` times finer than the one before.
+    The first fits into ``limit`` buckets, the last is 1; each is :data:`PYRAMID_FACTOR` times finer than the one before.
     """
     k = 1
     sizes = [k]

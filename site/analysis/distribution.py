@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-
 from numpy.typing import NDArray
 
 from cbtrace.traces.columns import Ints
@@ -56,19 +55,17 @@ def describe(values_ns: Durations) -> Distribution:
 def describe_with_excluded(values_ns: Durations, excluded: int) -> Distribution:
     """As :func:`describe`, with the adjusted percentiles of ``excluded`` further values at +infinity."""
     plain = describe(values_ns)
-    ordered = np.sort(values_ns)
-    adjusted = Adjusted(*(_adjusted_percentile(ordered, excluded, q) for q in HEADLINE))
+    adjusted = Adjusted(*(_adjusted_percentile(values_ns, excluded, q) for q in HEADLINE))
     return Distribution(plain.p50, plain.p95, plain.p99, plain.max, plain.n, excluded, adjusted)
 
 
-def _adjusted_percentile(ordered_ns: Durations, excluded: int, q: int) -> float | None:
-    total = len(ordered_ns) + excluded
-    if not total:
+def _adjusted_percentile(values_ns: Durations, excluded: int, q: int) -> float | None:
+    total = len(values_ns) + excluded
+    if not total or math.ceil((total - 1) * q / 100) >= len(values_ns):
         return None
-    rank = (total - 1) * q / 100
-    if math.ceil(rank) >= len(ordered_ns):
-        return None
-    return float(np.percentile(np.append(ordered_ns.astype(float), [np.inf] * excluded), q)) / NS_PER_MS
+    # Stand-ins beyond every value: the interpolation never reaches them, as the rank was checked.
+    beyond = np.full(excluded, values_ns.max() + 1)
+    return float(np.percentile(np.concatenate([values_ns, beyond]), q)) / NS_PER_MS
 
 
 def curve(values_ns: Durations) -> list[float]:

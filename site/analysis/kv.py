@@ -55,9 +55,10 @@ def kv_budget(engine: Engine, steps: Steps) -> KvBudget:
 
 
 def safety_margin(engine: Engine) -> float | None:
-    """The margin that the scheduler worked with, as a share of the capacity."""
+    """The margin that the scheduler worked with, as a share of the capacity; ``None`` when it is not one."""
     value = engine.resolved.get("safety_margin")
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    known = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
+    return float(value) if known and value is not None else None
 
 
 def time_weighted_mean(values: Ints, at_ns: Ints) -> float:

@@ -103,7 +103,7 @@ def timeline_rows(steps: Steps, bucket: int) -> TimelineRows:
 
 
 def marks(events: Events, requests: Requests, limit: int) -> Marks:
-    """Events worth a mark, and the ends of failed requests: at most ``limit`` of each kind, spread evenly over the run."""
+    """Events worth a mark, and the ends of failed requests: ``limit`` of each kind at most, spread evenly."""
     rows: list[tuple[int, str, int, int]] = []
     totals: dict[str, int] = {}
     for kind, name in MARK_KINDS.items():
@@ -118,12 +118,18 @@ def marks(events: Events, requests: Requests, limit: int) -> Marks:
         totals["failure"] = len(failed)
     rows += [(int(requests.end_ns[i]), "failure", -1, int(i)) for i in _spread(failed, limit)]
     rows.sort()
-    columns = list(zip(*rows, strict=True)) if rows else [(), (), (), ()]
-    return Marks(*(list(column) for column in columns), total=totals)  # type: ignore[arg-type]
+    return Marks(
+        time_ns=[row[0] for row in rows],
+        kind=[row[1] for row in rows],
+        step=[row[2] for row in rows],
+        request=[row[3] for row in rows],
+        total=totals,
+    )
 
 
 def _spread(rows: Ints, limit: int) -> Ints:
     """At most ``limit`` of ``rows``, first and last included."""
     if len(rows) <= limit:
         return rows
-    return rows[np.linspace(0, len(rows) - 1, limit).round().astype(np.int64)]
+    chosen: Ints = rows[np.linspace(0, len(rows) - 1, limit).round().astype(np.int64)]
+    return chosen

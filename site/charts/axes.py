@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import altair as alt
 
 LABEL_WIDTH = 64
@@ -14,9 +16,10 @@ BYTES_LABEL = (
 )
 
 
-def amount(title: str, *, label_expr: str | None = None, ticks: int = 4) -> alt.Axis:
-    """A vertical axis with room for its labels."""
-    extra = {} if label_expr is None else {"labelExpr": label_expr}
+def amount(title: str, *, ticks: int = 4, label_expr: str | None = None, values: Any = None) -> alt.Axis:
+    """A vertical axis with room for its labels; ``values`` chooses them."""
+    wanted = {"labelExpr": label_expr, "values": values}
+    extra = {name: value for name, value in wanted.items() if value is not None}
     return alt.Axis(title=title, tickCount=ticks, minExtent=LABEL_WIDTH, maxExtent=LABEL_WIDTH, **extra)
 
 

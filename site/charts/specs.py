@@ -9,7 +9,7 @@ from cbtrace.site.charts.timeline import timeline_spec
 from cbtrace.site.words import Words
 
 
-def chart_specs(words: Words) -> dict[str, dict[str, Any]]:
+def chart_specs(words: Words) -> dict[str, Any]:
     """Each specification once; the runs bring the data."""
     return {
         "timeline": timeline_spec(words),

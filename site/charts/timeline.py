@@ -1,7 +1,8 @@
 """The timeline of a run: panels over one time axis, and a strip to choose the window.
 
-Data, by name: ``overview`` and ``steps`` (rows of the whole run and of the window), ``window`` (one row), ``limits`` (one
-row: token budget, KV capacity, where the safety margin begins) and ``marks``. ``assets/timeline.js`` makes the rows.
+Data, by name: ``overview`` and ``steps`` (rows of the whole run and of the window), ``window`` (one row), ``limits``
+(one row: token budget, KV capacity, where the safety margin begins) and ``marks``. ``assets/timeline.js`` makes the
+rows.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ WIDTH = 800
 """Pixels; the browser puts in the width of the page before it draws."""
 
 
-def timeline_spec(words: Words) -> dict[str, Any]:
+def timeline_spec(words: Words) -> Any:
     """The Vega-Lite specification, valid for every run.
 
-    The parameters ``window_from`` and ``window_to`` (seconds) are the window that all panels but the first show.
+    The parameters ``window_from`` and ``window_to`` (seconds) are the window that all panels but the first show, and
+    ``kv_ticks`` the amounts of KV, in bytes, that get a label. ``extremes`` is the opacity of the lines that only tell
+    something when a point stands for several steps.
     """
-    window = [alt.param(name=name, value=value) for name, value in (("window_from", 0), ("window_to", 1))]
+    values = {"window_from": 0, "window_to": 1, "kv_ticks": [0], "extremes": 1}
+    window = [alt.param(name=name, value=value) for name, value in values.items()]
     scale = alt.Scale(domainMin=alt.expr("window_from"), domainMax=alt.expr("window_to"), nice=False, zero=False)
     x = alt.X("t:Q", scale=scale, axis=seconds(None))
     last_x = alt.X("t:Q", scale=scale, axis=seconds(words("chart.time_axis")))
@@ -36,11 +40,10 @@ def timeline_spec(words: Words) -> dict[str, Any]:
         _marks(last_x, words),
         spacing=10,
     )
-    spec: dict[str, Any] = panels.resolve_scale(color="independent", shape="independent").add_params(*window).to_dict()
-    return spec
+    return panels.resolve_scale(color="independent", shape="independent").add_params(*window).to_dict()
 
 
-def _overview(words: Words) -> alt.LayerChart:
+def _overview(words: Words) -> Any:
     x = alt.X("t:Q", scale=alt.Scale(nice=False, zero=False), axis=alt.Axis(title=None, labels=False, ticks=False))
     y = alt.Y("tokens_max:Q", axis=amount(words("chart.overview"), ticks=1))
     whole = (
@@ -56,7 +59,7 @@ def _overview(words: Words) -> alt.LayerChart:
     return alt.layer(whole, window, width=WIDTH, height=32)
 
 
-def _area(x: alt.X, top: str, bottom: str, color: str, axis: alt.Axis, opacity: float = 0.85) -> alt.Chart:
+def _area(x: alt.X, top: str, bottom: str, color: str, axis: alt.Axis, opacity: float = 0.85) -> Any:
     return (
         alt.Chart(alt.NamedData("steps"))
         .mark_area(interpolate="step-after", color=color, opacity=opacity, clip=True)
@@ -64,8 +67,7 @@ def _area(x: alt.X, top: str, bottom: str, color: str, axis: alt.Axis, opacity: 
     )
 
 
-def _line(x: alt.X, field: str, color: str, axis: alt.Axis, dash: list[int] | None = None) -> alt.Chart:
-    extra = {} if dash is None else {"strokeDash": dash}
+def _line(x: alt.X, field: str, color: str, axis: alt.Axis, **extra: Any) -> Any:
     return (
         alt.Chart(alt.NamedData("steps"))
         .mark_line(interpolate="step-after", color=color, strokeWidth=1.25, clip=True, **extra)
@@ -73,7 +75,7 @@ def _line(x: alt.X, field: str, color: str, axis: alt.Axis, dash: list[int] | No
     )
 
 
-def _limit(field: str, axis: alt.Axis) -> alt.Chart:
+def _limit(field: str, axis: alt.Axis) -> Any:
     return (
         alt.Chart(alt.NamedData("limits"))
         .mark_rule(color=palette.LIMIT, strokeDash=[5, 3])
@@ -81,22 +83,22 @@ def _limit(field: str, axis: alt.Axis) -> alt.Chart:
     )
 
 
-def _tokens(x: alt.X, words: Words) -> alt.LayerChart:
+def _tokens(x: alt.X, words: Words) -> Any:
     axis = amount(words("chart.tokens"))
     return alt.layer(
         _area(x, "prefill_top", "zero", palette.PREFILL, axis),
         _area(x, "decode_top", "prefill_top", palette.DECODE, axis),
         _area(x, "recompute_top", "decode_top", palette.RECOMPUTE, axis),
         _area(x, "wasted_top", "recompute_top", palette.WASTED, axis),
-        _line(x, "tokens_max", palette.QUIET, axis),
+        _line(x, "fullest", palette.QUIET, axis, opacity=alt.expr("extremes")),
         _limit("token_budget", axis),
         width=WIDTH,
         height=130,
     )
 
 
-def _kv(x: alt.X, words: Words) -> alt.LayerChart:
-    axis = amount(words("chart.kv"), label_expr=BYTES_LABEL)
+def _kv(x: alt.X, words: Words) -> Any:
+    axis = amount(words("chart.kv"), label_expr=BYTES_LABEL, values=alt.expr("kv_ticks"))
     band = (
         alt.Chart(alt.NamedData("limits"))
         .mark_rect(color=palette.RESERVE, opacity=0.35)
@@ -106,26 +108,26 @@ def _kv(x: alt.X, words: Words) -> alt.LayerChart:
         band,
         _area(x, "used", "zero", palette.USED, axis),
         _area(x, "used_and_cached", "used", palette.CACHED, axis),
-        _line(x, "used_min", palette.QUIET, axis),
+        _line(x, "used_min", palette.QUIET, axis, opacity=alt.expr("extremes")),
         _limit("capacity", axis),
         width=WIDTH,
         height=130,
     )
 
 
-def _load(x: alt.X, words: Words) -> alt.LayerChart:
+def _load(x: alt.X, words: Words) -> Any:
     axis = amount(words("chart.requests"), ticks=3)
     return alt.layer(
         _area(x, "waiting_max", "waiting_min", palette.WAITING, axis, 0.3),
         _area(x, "active_max", "active_min", palette.ACTIVE, axis, 0.3),
         _line(x, "active_max", palette.ACTIVE, axis),
-        _line(x, "waiting_max", palette.WAITING, axis, [4, 2]),
+        _line(x, "waiting_max", palette.WAITING, axis, strokeDash=[4, 2]),
         width=WIDTH,
         height=80,
     )
 
 
-def _durations(x: alt.X, words: Words) -> alt.LayerChart:
+def _durations(x: alt.X, words: Words) -> Any:
     axis = amount(words("chart.step_time"), ticks=3)
     return alt.layer(
         _area(x, "duration_max", "zero", palette.DURATION, axis, 0.35),
@@ -135,7 +137,7 @@ def _durations(x: alt.X, words: Words) -> alt.LayerChart:
     )
 
 
-def _marks(x: alt.X, words: Words) -> alt.Chart:
+def _marks(x: alt.X, words: Words) -> Any:
     kinds = list(palette.MARK_SHAPES)
     shapes = [shape for shape, _ in palette.MARK_SHAPES.values()]
     colors = [color for _, color in palette.MARK_SHAPES.values()]

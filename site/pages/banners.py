@@ -52,7 +52,7 @@ def _circumstances(trace: Trace, summary: RunSummary, words: Words) -> list[Bann
     processes = int(trace.gpu.processes.max(initial=-1))
     running, total = summary.requests.running, summary.requests.total
     missing = ", ".join(engine.missing) if engine else ""
-    conditions = (
+    conditions: tuple[tuple[bool, str, str, dict[str, object]], ...] = (
         (summary.predicted, "predicted", "warning", {}),
         (engine is not None and not engine.verified, "unverified", "warning", {}),
         (unnamed > 0, "members", "data_loss", {"count": unnamed, "steps": summary.steps}),

@@ -110,7 +110,7 @@ def _what_happened(gap: SlowGap, words: Words) -> str:
     """The parts of a gap that are facts, in words. Which of them caused it is for the attribution to say."""
     computed = gap.prefill_tokens + gap.decode_tokens + gap.recompute_tokens
     absent = gap.steps - gap.steps_with_request
-    said = (
+    said: tuple[tuple[bool, str, dict[str, object]], ...] = (
         (gap.soft_reset, "soft_reset", {"tokens": formats.number(gap.own_recompute)}),
         (gap.offloaded, "offload", {}),
         (absent > 0, "absent", {"count": absent, "steps": gap.steps}),

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from cbtrace.site import formats
-from cbtrace.site.analysis import buckets
 from cbtrace.site.analysis.admission import admission_limits
 from cbtrace.site.analysis.kv import KvBudget
 from cbtrace.site.analysis.summary import RunSummary
@@ -128,7 +127,9 @@ class NoticeRow:
     text: str
 
 
-def timeline_section(trace: Trace, summary: RunSummary, data: TimelineData, origin_ns: int, words: Words) -> TimelineSection:
+def timeline_section(
+    trace: Trace, summary: RunSummary, data: TimelineData, origin_ns: int, words: Words
+) -> TimelineSection:
     """Title, rule of reduction and table of the timeline."""
     steps = trace.steps
     count = len(steps.index)

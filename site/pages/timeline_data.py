@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from cbtrace.site.analysis import buckets
+from cbtrace.site.analysis.kv import safety_margin
 from cbtrace.site.analysis.timeline import Marks, TimelineRows, marks, timeline_rows
 from cbtrace.site.words import Words
 from cbtrace.traces.reader import Trace
@@ -77,7 +78,7 @@ def _split(rows: TimelineRows, slug: str, origin_ns: int) -> Iterator[LevelFile]
 
 
 def _columns(rows: TimelineRows, origin_ns: int, part: slice) -> dict[str, list[int]]:
-    """Columns by name. Times become microseconds; one that a later number rounds down with keeps the order."""
+    """Columns by name. Times become whole microseconds, rounded down, so that their order stays."""
     columns: dict[str, list[int]] = {}
     for field in fields(rows):
         values = getattr(rows, field.name)
@@ -85,8 +86,9 @@ def _columns(rows: TimelineRows, origin_ns: int, part: slice) -> dict[str, list[
             continue
         name, values = field.name, values[part]
         if name in _TIMES:
-            offset = origin_ns if name in ("start_ns", "end_ns") else 0
-            values = np.where(values < 0, -1, (values - offset) // _NS_A_US) if name == "gpu_sum" else (values - offset) // _NS_A_US
+            offset = origin_ns if name.endswith("_ns") else 0
+            unknown = (values < 0) & (name == "gpu_sum")
+            values = np.where(unknown, -1, (values - offset) // _NS_A_US)
             name = f"{name.removesuffix('_ns')}_us"
         columns[name] = values.tolist()
     return columns
@@ -98,10 +100,9 @@ def _limits(engine: Engine | None) -> dict[str, Any]:
         return {"token_budget": None, "capacity": None, "margin_from": None}
     budget = engine.resolved.get("max_batch_tokens")
     capacity = engine.kv.capacity_units * engine.kv.unit_bytes
-    margin = engine.resolved.get("safety_margin")
-    known = isinstance(margin, float) and 0 <= margin <= 1
+    margin = safety_margin(engine)
     return {
         "token_budget": budget if isinstance(budget, int) else None,
         "capacity": capacity,
-        "margin_from": round(capacity * (1 - margin)) if known and isinstance(margin, float) else None,
+        "margin_from": None if margin is None else round(capacity * (1 - margin)),
     }

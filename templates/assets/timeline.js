@@ -21,7 +21,7 @@
   let asked = 0;
 
   // Columns to the rows of the panels. After a pause of the engine its tokens are zero and the rest unknown.
-  function rows(columns) {
+  function rows({ columns }) {
     const made = [];
     const count = columns.start_us.length;
     for (let i = 0; i < count; i += 1) {
@@ -38,6 +38,7 @@
         recompute_top: recompute,
         wasted_top: recompute + wasted / steps,
         tokens_max: columns.tokens_max[i],
+        fullest: columns.tokens_max[i],
         used: columns.used_peak[i],
         used_and_cached: columns.used_peak[i] + columns.cached[i],
         used_min: columns.used_min[i],
@@ -55,7 +56,7 @@
   }
 
   function idle(t) {
-    return { t, zero: 0, prefill_top: 0, decode_top: 0, recompute_top: 0, wasted_top: 0, tokens_max: 0,
+    return { t, zero: 0, prefill_top: 0, decode_top: 0, recompute_top: 0, wasted_top: 0, tokens_max: 0, fullest: null,
       used: null, used_and_cached: null, used_min: null, waiting_max: null, waiting_min: null,
       active_max: null, active_min: null, duration_max: null, duration_mean: null };
   }
@@ -122,9 +123,17 @@
   function apply() {
     tell();
     if (!view) return;
-    view.signal("window_from", window_[0]).signal("window_to", window_[1]);
-    view.data("steps", rows(shown.columns)).data("window", [{ from: window_[0], to: window_[1] }]);
+    view.signal("window_from", window_[0]).signal("window_to", window_[1]).signal("kv_ticks", kvTicks()).signal("extremes", shown.bucket > 1 ? 1 : 0);
+    view.data("steps", rows(shown)).data("window", [{ from: window_[0], to: window_[1] }]);
     view.runAsync();
+  }
+
+  // About four round amounts of bytes up to the capacity: powers of two, or three times one.
+  function kvTicks() {
+    const most = data.limits.capacity || Math.max(1, ...data.rows.used_peak);
+    let step = 2 ** Math.max(0, Math.floor(Math.log2(most / 4)));
+    if (most / step > 6) step *= 1.5;
+    return Array.from({ length: Math.floor(most / step) + 1 }, (_, i) => i * step);
   }
 
   function limits() {
@@ -276,7 +285,7 @@
   cbtrace.draw(
     place,
     "timeline",
-    () => ({ overview: rows(whole.columns), steps: rows(shown.columns), window: [{ from: window_[0], to: window_[1] }], limits: limits(), marks: markRows() }),
+    () => ({ overview: rows(whole), steps: rows(shown), window: [{ from: window_[0], to: window_[1] }], limits: limits(), marks: markRows() }),
     ready,
   );
   tell();
