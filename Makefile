@@ -51,7 +51,7 @@ matrix: .venv/dev.stamp $(patsubst %,.venv/transformers-%/.stamp,$(OLDEST) $(BET
 lint: .venv/dev.stamp ## Check style (ruff) and types (mypy --strict, on the installed package).
 	@$(BIN)/ruff check $(SOURCES)
 	@$(BIN)/ruff format --check $(SOURCES)
-	@rm -rf .venv/typed && $(PIP) install --no-deps --no-build-isolation --target .venv/typed .
+	@rm -rf .venv/typed build && $(PIP) install --no-deps --no-build-isolation --target .venv/typed .
 	@MYPYPATH=.venv/typed $(BIN)/mypy -p cbtrace
 
 format: .venv/dev.stamp ## Format the code.

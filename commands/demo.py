@@ -27,14 +27,14 @@ def demo(
       cbtrace demo -o /tmp/demo
     """
     from cbtrace.commands.progress import progress_bar
-    from cbtrace.recorder.demo import RUNS, record_demo
+    from cbtrace.recorder.demo import record_demo
     from cbtrace.site.analysis.summary import summarize
     from cbtrace.site.build import build_site
     from cbtrace.traces import open_trace
 
     traces = _folder(output / "traces")
     with progress_bar("Recording") as advance:
-        files = record_demo(traces, lambda number: advance(number, len(RUNS)) if advance else None)
+        files = record_demo(traces, advance)
     site = output / "site"
     with progress_bar("Building the site") as advance:
         build_site(files, site, title="cbtrace demo", progress=advance)

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-Advance = Callable[[int, int], None]
-"""Told how many parts are done, and how many there are."""
+Advance = Callable[[int, int, str], None]
+"""Told how many parts are done, how many there are, and the name of the one at hand."""
 
 
 @contextmanager
@@ -17,8 +17,13 @@ def progress_bar(label: str) -> Iterator[Advance | None]:
         yield None
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+        def advance(done: int, total: int, name: str) -> None:
+            bar.update(task, completed=done, total=total, description=escape(f"{label}: {name}" if name else label))
+
+        yield advance

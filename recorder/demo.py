@@ -40,15 +40,18 @@ RUNS = (
 )
 
 
-def record_demo(folder: Path, started: Callable[[int], None] = lambda _: None) -> list[Path]:
+def record_demo(folder: Path, progress: Callable[[int, int, str], None] | None = None) -> list[Path]:
     """Record the runs of :data:`RUNS` into ``folder``, which exists, and return their traces in that order.
 
-    Traces of an earlier demo are replaced. ``started`` is told each run's number, from 0, before it starts.
+    Traces of an earlier demo are replaced. ``progress`` is told, before each part, how many are done, how many there
+    are, and what comes next.
 
     Raises:
         RecordError: PyTorch or Transformers is missing.
         CbtraceError: a trace cannot be written.
     """
+    tell = progress or (lambda _done, _total, _name: None)
+    tell(0, len(RUNS) + 1, "making the model")
     model = _model()
     prompts = _prompts()
     # Their warnings about warm-up and progress say nothing about this demo.
@@ -56,8 +59,8 @@ def record_demo(folder: Path, started: Callable[[int], None] = lambda _: None) -
     # What only the first run of a process pays (libraries, thread pools) would make the first settings look slow.
     _generate(model, prompts, {"num_blocks": 256, "max_batch_tokens": 256})
     traces = []
-    for number, run in enumerate(RUNS):
-        started(number)
+    for number, run in enumerate(RUNS, 1):
+        tell(number, len(RUNS) + 1, run.name)
         path = folder / f"{run.slug}.cbt"
         with record(path, name=run.name, tags={"demo": run.slug}, overwrite=True):
             _generate(model, prompts, run.settings)
@@ -129,4 +132,4 @@ def _memory_share() -> float:
 
         memory = psutil.virtual_memory()
         free, total = memory.available, memory.total
-    return min(_AUTOMATIC_BYTES, free / 2) / total
+    return min(_AUTOMATIC_BYTES, float(free) / 2) / float(total)

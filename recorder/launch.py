@@ -112,7 +112,7 @@ def _make_room(settings: Settings) -> None:
         ) from error
     except OSError as error:
         raise CbtraceError(
-            f"{path} cannot be written ({error.strerror}): choose another place.", slug="output-unwritable"
+            f"{path} cannot be written ({error.strerror}): choose another place.", slug="trace-unwritable"
         ) from error
 
 
@@ -123,9 +123,9 @@ declare(
     "Create it, or name another.",
 )
 declare(
-    "output-unwritable",
+    "trace-unwritable",
     Severity.BROKEN,
-    "The system refuses to write the output there.",
+    "The system refuses to write the trace there.",
     "Choose another place, or make room and allow writing in it.",
 )
 declare(

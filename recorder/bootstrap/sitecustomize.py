@@ -139,7 +139,7 @@ class _Finder:
             return None
         from importlib.util import find_spec
 
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        sys.meta_path.remove(self)
         spec = find_spec(name)
         if spec is not None and spec.loader is not None:
             _after_loading(spec.loader, lambda engine: _begin_with_first_manager(self._session, engine))
@@ -215,7 +215,7 @@ def _start() -> None:
     session = _Session(os.environ["CBTRACE_RECORD"])
     # Registered before anything else, so run after everything else.
     atexit.register(session.end)
-    sys.meta_path.insert(0, _Finder(session))  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _Finder(session))
 
 
 if __name__ == "sitecustomize":
