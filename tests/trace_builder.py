@@ -68,6 +68,7 @@ class SimRequest:
     residency: int = 0
     held: int = 0
     """KV units held."""
+    ended: bool = False
 
     @property
     def pending(self) -> int:
@@ -169,7 +170,10 @@ class TraceBuilder:
         gpu_ns: int = -1,
         graph: int = 0,
     ) -> int:
-        """One batch: a plain decode of each request, or as many tokens as a mapping says; returns its index."""
+        """One batch: a plain decode of each request, or as many tokens as a mapping says; returns its index.
+
+        A request whose token is ``wasted`` has left by then in a real engine: end it, or put it off, right after.
+        """
         tokens = dict(work) if isinstance(work, Mapping) else dict.fromkeys(work, 1)
         chunks, decode = [], []
         for request, count in tokens.items():
@@ -189,7 +193,7 @@ class TraceBuilder:
             wasted=pack_ordinals(request.ordinal for request in wasted),
             starved=pack_ordinals(request.ordinal for request in starved),
         )
-        plain = parts.chunks is parts.wasted is parts.starved is None
+        plain = not (parts.chunks or parts.wasted or parts.starved)
         waiting = sum(1 for request in self.requests if request.slot < 0 and request.residency == 0)
         self.write(
             Step(
@@ -230,8 +234,6 @@ class TraceBuilder:
         )
         if new:
             request.generated += 1
-        elif done and decode:
-            request.position -= 1
         if decode == 1 and catching_up == 0:
             return None
         flags = (ChunkFlag.NEW_TOKEN if done else 0) | (ChunkFlag.DECODE if decode else 0)
@@ -275,6 +277,7 @@ class TraceBuilder:
     def finish(self, request: SimRequest, reason: EndReason = EndReason.LENGTH, error: str = "") -> None:
         """The request ends."""
         held = request.held
+        request.ended = True
         self._release(request)
         self.write(End(request.ordinal, self.now, self.steps, reason, request.generated, held, error=error))
 
@@ -287,7 +290,7 @@ class TraceBuilder:
 
     def footer(self, reason: str = "closed") -> None:
         """The end mark."""
-        self.write(Footer(self.now, reason, self.steps, len(self.requests), self.writer.frames, 5000, 100, 300))
+        self.write(Footer(self.now, reason, self.steps, len(self.requests), self.writer.frames + 1, 5000, 100, 300))
 
     def close(self, reason: str = "closed") -> Trace:
         """Write the end mark, close the file and read it."""

@@ -106,11 +106,11 @@ class Attribution:
         self._wasted_request = ordinals.rows(steps.wasted.request)
         self._width = min(int(stays.slot.max(initial=-1)) + 1, int(steps.decode.length.max(initial=0)) * 8)
         # From this step on, how far a stay had got is not known: a step before it is missing.
-        self._lost_from = Gaps.of(self._index).first_after(stays.begin)
+        self._lost_from = np.append(Gaps.of(self._index).first_after(stays.begin), 0)
 
     def blocks(self) -> Iterator[Block]:
         """All pairs, ordered by step, then by request."""
-        progress = self._stays.start.copy()
+        progress = np.append(self._stays.start, -1)  # the last one answers for stays that are not known, -1
         size = max(1, min(_BLOCK_STEPS, _BLOCK_CELLS // max(self._width, 1)))
         for first in range(0, len(self._index), size):
             last = min(first + size, len(self._index))
@@ -226,12 +226,14 @@ class Attribution:
 
     def _positions(self, members: _Members, tokens: Ints, progress: Ints) -> Ints:
         """KV entries of each member before its step; moves ``progress``, the entries by stay, on behind the block."""
+        if not members.row.size:
+            return members.row
         order = _stable_order(members.stay)
         stay, size = members.stay[order], tokens[order]
         before = np.cumsum(size) - size
         starts = np.flatnonzero(np.diff(stay, prepend=-2))
         group = np.repeat(starts, np.diff(np.append(starts, stay.size)))
-        known = (stay >= 0) & (progress[stay] >= 0) & (self._index[members.row[order]] < self._lost_from[stay])
+        known = (progress[stay] >= 0) & (self._index[members.row[order]] < self._lost_from[stay])
         position = np.empty(stay.size, dtype=np.int64)
         position[order] = np.where(known, progress[stay] + before - before[group], -1)
         ends = np.append(starts[1:], stay.size) - 1

@@ -8,6 +8,8 @@ import numpy as np
 
 from .columns import Bools, Ints
 
+_NEVER = np.iinfo(np.int64).max
+
 
 @dataclass(frozen=True)
 class Gaps:
@@ -18,22 +20,26 @@ class Gaps:
 
     @classmethod
     def of(cls, index: Ints, known: Bools | None = None) -> Gaps:
-        """Gaps in ``index``; steps that are not ``known`` count as missing too. The end of the trace is no gap."""
+        """Gaps in ``index``; steps that are not ``known`` count as missing too. The last gap follows the last step."""
         there = index if known is None else index[known]
-        after = np.flatnonzero(np.diff(there, prepend=-1) > 1)
-        return cls(np.append(-1, there)[after] + 1, there[after])
+        before = np.append(-1, there)
+        after = np.append(there, _NEVER)
+        gap = after - before > 1
+        return cls(before[gap] + 1, after[gap])
+
+    @property
+    def inside(self) -> bool:
+        """Whether any step before the last one is missing."""
+        return len(self.lost) > 1
 
     def since(self, begin: Ints, step: Ints) -> Bools:
         """Whether a step at or after ``begin`` and before ``step`` is missing."""
-        upto = np.searchsorted(self.resumed, step, side="right")
-        return upto > np.searchsorted(self.resumed, begin, side="right")
+        return np.searchsorted(self.lost, step) > np.searchsorted(self.resumed, begin, side="right")
 
     def until(self, step: Ints, end: Ints) -> Bools:
         """Whether a step after ``step`` and before ``end`` is missing."""
-        upto = np.searchsorted(self.lost, end, side="left")
-        return upto > np.searchsorted(self.lost, step, side="right")
+        return np.searchsorted(self.lost, end) > np.searchsorted(self.resumed, step + 1, side="right")
 
     def first_after(self, begin: Ints) -> Ints:
         """The first step that follows a gap which reaches beyond ``begin``; the largest number when there is none."""
-        resumed = np.append(self.resumed, np.iinfo(np.int64).max)
-        return resumed[np.searchsorted(resumed, begin, side="right")]
+        return np.append(self.resumed, _NEVER)[np.searchsorted(self.resumed, begin, side="right")]

@@ -239,6 +239,11 @@ class Intake:
         """Note that bytes were lost at this place of the file."""
         self.membership.append(Breach(self._now))
 
+    def breach_somewhere(self) -> None:
+        """Note that frames are missing and nothing shows where: in doubt is all since admissions were last counted."""
+        counts = [frame.step for frame in self.membership if isinstance(frame, Admit | Roster)]
+        self.membership.append(Breach(max(counts, default=0)))
+
     def finish(self) -> StepColumns:
         """The steps, packed. Call it once, after the last frame."""
         return self._steps.finish()

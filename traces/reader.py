@@ -27,7 +27,7 @@ from .columns import (
 )
 from .errors import EmptyTraceError, NotATraceError, TraceError, TraceNotFoundError, TraceVersionError
 from .frames import PREAMBLE_BYTES, Damage, FrameScanner, nearest_version, preamble, read_preamble
-from .intake import Intake
+from .intake import Breach, Intake, StepColumns
 from .recovery import Losses, LostRange, RecoveryReport, report
 from .residency import Residencies, residencies
 from .schema import FORMAT_VERSION, MAGIC, Clock, Engine, Footer, GraphKey, Header, KvGeometry, Notice
@@ -62,7 +62,7 @@ class Trace:
         self.path = path
         self._intake = intake
         self._packed = intake.finish()
-        self._stays: Residencies = residencies(intake.membership)
+        self._stays = _stays(intake, self._packed)
         seen = np.unique(np.concatenate(list(intake.ordinals_seen(self._packed))))
         self._ordinals = Ordinals(seen)
         self._attribution = Attribution(self._packed, self._stays, self._ordinals)
@@ -130,10 +130,20 @@ class Trace:
         """One row a request."""
         return tables.requests(self._intake, self._attribution, self._ordinals, self._packed)
 
+    @property
+    def second_ends(self) -> Ints:
+        """Requests that have a second, different terminal state: there are none in a sound trace."""
+        return self._ordinals.rows(np.array([end.request for end in self._intake.second_ends], dtype=np.int64))
+
+    @cached_property
+    def request_sums(self) -> tables.RequestSums:
+        """Counts by request that only checks need."""
+        return tables.request_sums(self._intake, self._attribution, self._ordinals, self.requests)
+
     @cached_property
     def tokens(self) -> Tokens:
         """One row a delivered token."""
-        return tables.tokens(self._intake, self._attribution, self._ordinals, self._packed, self.requests)
+        return tables.tokens(self._attribution, self._packed, self.request_sums)
 
     @cached_property
     def admissions(self) -> Admissions:
@@ -263,13 +273,30 @@ def _read(path: Path, scanner: FrameScanner, version: int, damaged: bool) -> Tra
     return Trace(path, intake, losses)
 
 
+def _stays(intake: Intake, packed: StepColumns) -> Residencies:
+    """Who was in which slot, given that the end mark may count more frames than are there."""
+    stays = residencies(intake.membership)
+    if intake.footer is None or any(isinstance(frame, Breach) for frame in intake.membership):
+        return stays
+    explained = stays.admissions_lost + _steps_missing(packed, intake.footer)
+    if intake.footer.frames - intake.frames <= explained:
+        return stays
+    intake.breach_somewhere()
+    return residencies(intake.membership)
+
+
+def _steps_missing(packed: StepColumns, footer: Footer | None) -> int:
+    """Steps that were recorded and are not there, up to the last one known of."""
+    index = packed.numbers["index"]
+    last = int(index[-1]) + 1 if len(index) else 0
+    return max(last, footer.steps if footer else 0) - len(index)
+
+
 def _losses(
     trace: Trace, intake: Intake, size: int, ranges: tuple[LostRange, ...], damaged: bool, unreadable: int
 ) -> Losses:
     footer = intake.footer
     packed = trace._packed
-    index = packed.numbers["index"]
-    missing = int(index[-1]) + 1 - len(index) if len(index) else 0
     overwritten = 0
     return Losses(
         bytes_total=size,
@@ -282,7 +309,7 @@ def _losses(
         header_missing=intake.header is None,
         engine_missing=not intake.engines,
         last_step=intake.last_step,
-        steps_missing=missing - overwritten,
+        steps_missing=_steps_missing(packed, footer) - overwritten,
         steps_overwritten=overwritten,
         admissions_lost=trace._stays.admissions_lost,
         requests_unknown=len(trace._ordinals) - len(intake.requests),

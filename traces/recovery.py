@@ -79,7 +79,7 @@ class Losses:
     preamble_damaged: bool
     frames_read: int
     frames_promised: int
-    """As the footer says; -1 without a footer."""
+    """As the footer says, itself included; -1 without a footer."""
     stop_reason: str
     """Of the footer; empty without one."""
     stop_text: str
@@ -133,7 +133,7 @@ def _findings(losses: Losses) -> list[Finding]:
     counted = (
         ("header-missing", losses.header_missing, "The header is gone: name, tags and fingerprint are unknown."),
         ("engine-missing", losses.engine_missing, "No engine was recorded: settings and KV sizes are unknown."),
-        ("steps-missing", losses.steps_missing, "{} of the steps up to step {last} are missing."),
+        ("steps-missing", losses.steps_missing, "{} steps that were recorded are missing."),
         ("steps-overwritten", losses.steps_overwritten, "{} older steps were given up for newer ones, as asked."),
         ("admissions-lost", losses.admissions_lost, "{} admissions are missing: some members cannot be named."),
         ("requests-unknown", losses.requests_unknown, "{} requests are known by number only."),

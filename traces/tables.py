@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .attribution import Attribution, Ordinals
-from .columns import Admissions, Events, Ints, Requests, Steps, Tokens
+from .columns import Admissions, Bools, Events, Ints, Requests, Steps, Tokens
 from .intake import Chunks, Intake, StepColumns
-from .schema import ChunkFlag, EndReason, Engine, Event, EventKind, GraphKey
+from .schema import ChunkFlag, End, EndReason, Engine, Event, EventKind, GraphKey, Request, RequestFlag
 
 Table = TypeVar("Table")
 Row = TypeVar("Row")
@@ -130,7 +130,7 @@ def requests(intake: Intake, attribution: Attribution, ordinals: Ordinals, packe
     ends = [intake.ends.get(ordinal) for ordinal in ordinals.values.tolist()]
     totals, ready = attribution.totals, packed.instants[:, 4]
     hits, saved, admitted = _admission_sums(intake, ordinals)
-    generated = column(-1 if end is None else end.generated for end in ends)
+    promised = _promised(known, ends)
     return Requests(
         id=[request.id if request else "" for request in known],
         incarnation=_from(known, lambda request: request.incarnation),
@@ -145,7 +145,7 @@ def requests(intake: Intake, attribution: Attribution, ordinals: Ordinals, packe
         last_token_ns=_at(ready, totals.last_row),
         end_ns=_from(ends, lambda end: end.t_ns),
         end_reason=column(EndReason.RUNNING if end is None else end.reason for end in ends),
-        generated=np.where(generated < 0, totals.delivered, generated),
+        generated=np.where(promised >= 0, promised, totals.delivered),
         prefill_computed=totals.prefill,
         prefix_hit=hits,
         recomputed=totals.recompute,
@@ -158,6 +158,21 @@ def requests(intake: Intake, attribution: Attribution, ordinals: Ordinals, packe
         output_hash=[end.output_hash if end else b"" for end in ends],
         error=[end.error if end else "" for end in ends],
     )
+
+
+def _promised(known: Sequence[Request | None], ends: Sequence[End | None]) -> Ints:
+    """By request: tokens delivered to it, as its end counts them; -1 where that cannot be told.
+
+    The end of a request counts those it had before it was seen, too, and the end of a forked one its parent's, which
+    were not delivered a second time: without the frame that introduces the request, its end says nothing.
+    """
+
+    def promised(request: Request | None, end: End | None) -> int:
+        if request is None or end is None or (request.flags & RequestFlag.FORKED and not request.generated_before):
+            return -1
+        return max(-1, end.generated - request.generated_before)
+
+    return column(map(promised, known, ends))
 
 
 def _from(rows: Sequence[Row | None], value: Callable[[Row], int], missing: int = -1) -> Ints:
@@ -188,9 +203,50 @@ def _count(events: Sequence[Event], kind: EventKind, ordinals: Ordinals) -> Ints
     return np.bincount(who, minlength=len(ordinals))
 
 
-def tokens(
-    intake: Intake, attribution: Attribution, ordinals: Ordinals, packed: StepColumns, table: Requests
-) -> Tokens:
+@dataclasses.dataclass(frozen=True)
+class RequestSums:
+    """Counts by request, to check a trace against itself and to number tokens."""
+
+    delivered: Ints
+    """Tokens that steps gave it."""
+    promised: Ints
+    """Tokens delivered to it by its end's own account; -1 unknown."""
+    before: Ints
+    """Tokens it had before it was seen."""
+    found: Ints
+    """Prompt tokens that an admission found in the cache and that had never been computed."""
+    first_step: Ints
+    """Step of its first admission; -1 unknown."""
+    end_step: Ints
+    """The first step that can see its end; a huge number if it did not end."""
+    complete: Bools
+    """No step between admission and end is missing or only partly known."""
+
+
+def request_sums(intake: Intake, attribution: Attribution, ordinals: Ordinals, table: Requests) -> RequestSums:
+    """See :class:`RequestSums`."""
+    named = ordinals.values.tolist()
+    first = {admit.request: admit.step for admit in intake.admits.values() if admit.residency == 0}
+    known = [intake.requests.get(ordinal) for ordinal in named]
+    ends = [intake.ends.get(ordinal) for ordinal in named]
+    first_step = column(first.get(ordinal, -1) for ordinal in named)
+    end_step = column(np.iinfo(np.int64).max if end is None else end.step for end in ends)
+    found = np.zeros(len(named), dtype=np.int64)
+    admitted = column(admit.request for admit in intake.admits.values())
+    for row, admit in zip(ordinals.rows(admitted).tolist(), intake.admits.values(), strict=True):
+        found[row] += max(0, min(admit.start, int(table.prompt_tokens[row])) - admit.computed)
+    return RequestSums(
+        delivered=attribution.totals.delivered,
+        promised=_promised(known, ends),
+        before=_from(known, lambda request: request.generated_before, missing=0),
+        found=found,
+        first_step=first_step,
+        end_step=end_step,
+        complete=(first_step >= 0) & ~attribution.token_gaps.until(first_step - 1, end_step),
+    )
+
+
+def tokens(attribution: Attribution, packed: StepColumns, sums: RequestSums) -> Tokens:
     """One row a delivered token, by request, then position. Memory: the table itself and one block."""
     delivered = attribution.totals.delivered
     place = np.cumsum(delivered) - delivered
@@ -204,26 +260,11 @@ def tokens(
         rows[np.repeat(place, count) + within] = row[order]
         place += count
     step = packed.numbers["index"][rows]
-    begin, end = _first_and_last_step(intake, ordinals)
-    position = _token_positions(request, step, attribution, table, begin, end)
+    position = _token_positions(request, step, attribution, sums)
     return Tokens(request, position, step, packed.instants[rows, 4])
 
 
-def _first_and_last_step(intake: Intake, ordinals: Ordinals) -> tuple[Ints, Ints]:
-    """By request: step of its first admission (-1 unknown) and of its end (a huge number when it did not end)."""
-    first = {admit.request: admit.step for admit in intake.admits.values() if admit.residency == 0}
-    never = np.iinfo(np.int64).max
-    named = ordinals.values.tolist()
-    ends = (intake.ends.get(ordinal) for ordinal in named)
-    return (
-        column(first.get(ordinal, -1) for ordinal in named),
-        column(never if end is None else end.step for end in ends),
-    )
-
-
-def _token_positions(
-    request: Ints, step: Ints, attribution: Attribution, table: Requests, begin: Ints, end: Ints
-) -> Ints:
+def _token_positions(request: Ints, step: Ints, attribution: Attribution, sums: RequestSums) -> Ints:
     """Number of each token within its request.
 
     Counted forward as long as no step since the request's admission is missing, else back from its end as long as none
@@ -231,15 +272,16 @@ def _token_positions(
     """
     delivered = attribution.totals.delivered
     first = np.cumsum(delivered) - delivered
-    forward = np.arange(len(request)) - first[request] + 1
+    rank = np.arange(len(request)) - first[request] + 1
+    position = rank + sums.before[request]
     gaps = attribution.token_gaps
-    if not gaps.lost.size:
-        return forward
-    complete = (table.end_reason != EndReason.RUNNING) & (table.generated == delivered)
-    counted = complete[request] | ~gaps.since(begin[request], step)
-    backward = forward + table.generated[request] - delivered[request]
-    ended = (table.end_reason[request] != EndReason.RUNNING) & ~gaps.until(step, end[request])
-    return np.where(counted, forward, np.where(ended, backward, -1))
+    if not gaps.inside:
+        return position
+    whole = (sums.promised == delivered)[request]
+    forward = whole | ~gaps.since(sums.first_step[request], step)
+    backward = (sums.promised[request] >= 0) & ~gaps.until(step, sums.end_step[request])
+    missed = sums.promised[request] - delivered[request]
+    return np.where(forward, position, np.where(backward, position + missed, -1))
 
 
 def admissions(intake: Intake, ordinals: Ordinals) -> Admissions:

@@ -1,0 +1,216 @@
+"""Checks that a trace agrees with itself: what must hold in every sound recording, whatever the engine did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from .columns import Bools, Ints
+from .errors import declare
+from .reader import Trace
+from .recovery import Finding
+from .schema import EndReason, RequestFlag, Severity
+
+_REPORT = "Report it with the trace: either the recorder or this version of Transformers does something unexpected."
+
+
+def check(trace: Trace) -> list[Finding]:
+    """All findings about a trace: what its recovery report says, then what does not add up.
+
+    Requests and steps around damage are left out, since nothing can be said of them; one pass over all (step, request)
+    pairs, in bounded memory.
+    """
+    found = list(trace.recovery.findings)
+    for rule in _RULES:
+        found.extend(rule(trace))
+    return found
+
+
+def _blocks_conserved(trace: Trace) -> Iterator[Finding]:
+    steps = trace.steps
+    known = (steps.kv_free >= 0) & (steps.kv_cached >= 0)
+    wrong = known & (steps.kv_used < 0)
+    yield from _steps_finding("kv-not-conserved", steps.index[wrong], "free and cached KV exceed the capacity")
+
+
+def _clocks_monotonic(trace: Trace) -> Iterator[Finding]:
+    steps = trace.steps
+    yield from _steps_finding("step-times-invalid", steps.index[steps.start_ns < 0], "the times cannot be read")
+    for name, times in (("start", steps.start_ns), ("results", steps.ready_ns)):
+        later, earlier = times[1:], times[:-1]
+        back = (later < earlier) & (later >= 0)
+        yield from _steps_finding(
+            "clock-backwards", steps.index[1:][back], f"the {name} of a step is earlier than that of the one before"
+        )
+
+
+def _lifecycle_in_order(trace: Trace) -> Iterator[Finding]:
+    requests = trace.requests
+    instants = ("submit_ns", "visible_ns", "admitted_ns", "first_token_ns", "last_token_ns", "end_ns")
+    latest = np.full(len(requests.id), -1, dtype=np.int64)
+    wrong = np.zeros(len(requests.id), dtype=np.bool_)
+    for name in instants:
+        times = getattr(requests, name)
+        wrong |= (times >= 0) & (times < latest)
+        latest = np.maximum(latest, times)
+    yield from _requests_finding("request-out-of-order", wrong, "an instant of its life is earlier than the one before")
+
+
+def _one_end_each(trace: Trace) -> Iterator[Finding]:
+    twice = np.zeros(len(trace.requests.id), dtype=np.bool_)
+    twice[trace.second_ends] = True
+    yield from _requests_finding("ended-twice", twice, "it has more than one terminal state")
+
+
+def _tokens_conserved(trace: Trace) -> Iterator[Finding]:
+    sums = trace.request_sums
+    wrong = sums.complete & (sums.promised >= 0) & (sums.delivered != sums.promised)
+    yield from _requests_finding("tokens-not-conserved", wrong, "its steps delivered more tokens than it has, or fewer")
+
+
+def _prompt_conserved(trace: Trace) -> Iterator[Finding]:
+    requests, sums = trace.requests, trace.request_sums
+    finished = (requests.end_reason == EndReason.EOS) | (requests.end_reason == EndReason.LENGTH)
+    seen = (requests.flags & RequestFlag.SUBMIT_UNSEEN) == 0
+    wrong = requests.prefill_computed + sums.found != requests.prompt_tokens
+    yield from _requests_finding(
+        "prompt-not-conserved",
+        finished & sums.complete & seen & wrong,
+        "the prompt tokens computed and found are not those of its prompt",
+    )
+
+
+def _recompute_conserved(trace: Trace) -> Iterator[Finding]:
+    """A token counts as recomputed exactly when its position had been computed in an earlier stay."""
+    admissions = trace.admissions
+    order = np.lexsort((admissions.step, admissions.request))
+    key = _pair_key(admissions.request[order], admissions.step[order])
+    wrong: list[Ints] = []
+    for part in trace.iter_step_requests():
+        rows = np.flatnonzero((part.prefill + part.recompute > 0) & (part.position >= 0))
+        at = np.searchsorted(key, _pair_key(part.request[rows], part.step[rows]), side="right") - 1
+        rows, at = rows[at >= 0], at[at >= 0]
+        computed = admissions.computed[order][at]
+        again = np.clip(computed - part.position[rows], 0, part.prefill[rows] + part.recompute[rows])
+        mine = admissions.request[order][at] == part.request[rows]
+        wrong.append(part.step[rows][mine & (again != part.recompute[rows])])
+    steps = np.unique(np.concatenate(wrong)) if wrong else np.zeros(0, dtype=np.int64)
+    yield from _steps_finding("recompute-not-conserved", steps, "first computations and recomputations are mixed up")
+
+
+def _pair_key(request: Ints, step: Ints) -> Ints:
+    return (request << 36) + np.minimum(step, (1 << 36) - 1)
+
+
+def _members_admitted(trace: Trace) -> Iterator[Finding]:
+    steps = trace.steps
+    if not trace.recovery.admissions_lost and not trace.recovery.ranges and not trace.recovery.steps_overwritten:
+        yield from _steps_finding(
+            "member-not-admitted", steps.index[~steps.members_known], "a slot without an occupant decodes"
+        )
+    strangers: list[Ints] = []
+    twice: list[Ints] = []
+    for part in trace.iter_step_requests():
+        first = trace.request_sums.first_step[part.request]
+        strangers.append(part.step[(first >= 0) & (part.step < first)])
+        same = (part.step[1:] == part.step[:-1]) & (part.request[1:] == part.request[:-1])
+        twice.append(part.step[1:][same])
+    early = np.unique(np.concatenate(strangers)) if strangers else np.zeros(0, dtype=np.int64)
+    double = np.unique(np.concatenate(twice)) if twice else np.zeros(0, dtype=np.int64)
+    yield from _steps_finding("member-not-admitted", early, "a request is a member before it was admitted")
+    yield from _steps_finding("member-twice", double, "a request is a member twice")
+
+
+def _sums_agree(trace: Trace) -> Iterator[Finding]:
+    steps = trace.steps
+    given = np.zeros(len(steps.index), dtype=np.int64)
+    dropped = np.zeros(len(steps.index), dtype=np.int64)
+    for part in trace.iter_step_requests():
+        row = np.searchsorted(steps.index, part.step)
+        given += np.bincount(row[part.new_token], minlength=len(given))
+        dropped += np.bincount(row[part.wasted], minlength=len(given))
+    differ = steps.members_known & ((given != steps.new_tokens) | (dropped != steps.wasted_tokens))
+    yield from _steps_finding(
+        "attribution-sum", steps.index[differ], "a token was dropped for a request that is no member"
+    )
+
+
+def _steps_finding(slug: str, steps: Ints, what: str) -> Iterator[Finding]:
+    if steps.size:
+        count = f"In {steps.size} steps, first in step {steps[0]}," if steps.size > 1 else f"In step {steps[0]}"
+        yield Finding(slug, _SEVERITY[slug], f"step {steps[0]}", f"{count} {what}.")
+
+
+def _requests_finding(slug: str, wrong: Bools, what: str) -> Iterator[Finding]:
+    rows = np.flatnonzero(wrong)
+    if rows.size:
+        count = f"Of {rows.size} requests, first of request {rows[0]}:" if rows.size > 1 else f"Of request {rows[0]}:"
+        yield Finding(slug, _SEVERITY[slug], f"request {rows[0]}", f"{count} {what}.")
+
+
+_RULES: tuple[Callable[[Trace], Iterator[Finding]], ...] = (
+    _blocks_conserved,
+    _clocks_monotonic,
+    _lifecycle_in_order,
+    _one_end_each,
+    _tokens_conserved,
+    _prompt_conserved,
+    _recompute_conserved,
+    _members_admitted,
+    _sums_agree,
+)
+_MESSAGES = [
+    declare(
+        "kv-not-conserved",
+        Severity.BROKEN,
+        "Free and cached KV together are more than the capacity, so used KV would be negative.",
+        _REPORT,
+    ),
+    declare("step-times-invalid", Severity.BROKEN, "The packed times of a step have a wrong size.", _REPORT),
+    declare(
+        "clock-backwards",
+        Severity.WARNING,
+        "Steps are not in the order of their times, which a monotonic clock does not allow.",
+        _REPORT,
+    ),
+    declare(
+        "request-out-of-order",
+        Severity.WARNING,
+        "Submit, visible, admitted, first token, last token and end of a request are not in this order.",
+        _REPORT,
+    ),
+    declare("ended-twice", Severity.BROKEN, "A request has two different terminal states.", _REPORT),
+    declare(
+        "tokens-not-conserved",
+        Severity.BROKEN,
+        "A request ended with another number of tokens than its steps delivered, and no step is missing.",
+        _REPORT,
+    ),
+    declare(
+        "prompt-not-conserved",
+        Severity.BROKEN,
+        "Prompt tokens computed plus prompt tokens found in the cache are not the prompt's length.",
+        _REPORT,
+    ),
+    declare(
+        "recompute-not-conserved",
+        Severity.BROKEN,
+        "A step calls tokens recomputed whose positions had not been computed before, or the other way round.",
+        _REPORT,
+    ),
+    declare(
+        "member-not-admitted",
+        Severity.BROKEN,
+        "A request takes part in a step without having been admitted, and no admission is missing.",
+        _REPORT,
+    ),
+    declare("member-twice", Severity.BROKEN, "A step names a request in two ways at once.", _REPORT),
+    declare(
+        "attribution-sum",
+        Severity.BROKEN,
+        "The tokens of a step's members do not add up to the tokens of the step.",
+        _REPORT,
+    ),
+]
+_SEVERITY = {message.slug: message.severity for message in _MESSAGES}
