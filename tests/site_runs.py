@@ -1,0 +1,70 @@
+"""Synthetic runs for tests of the site: consistent traces of any length, with trouble where a test wants it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from cbtrace.traces import Trace
+from cbtrace.traces.schema import AdmissionStop, EndReason, Memory
+from trace_builder import SimRequest, TraceBuilder
+
+HOSTILE = "</script><script>alert(1)</script>\"'&<b>../../x\u202egnp.exe\u202c\N{GRINNING FACE}"
+
+
+def busy_run(
+    path: Path,
+    name: str = "busy",
+    *,
+    requests: int = 12,
+    limit: int = 20,
+    step_ns: int = 1_000_000,
+    resets: int = 2,
+    stall_step: int = -1,
+    tags: dict[str, str] | None = None,
+    request_id: str = "req",
+    seed: int = 0,
+) -> Trace:
+    """A closed run: chunked prompts, decodes, ``resets`` soft resets, and one step 50 times as long if asked."""
+    build = TraceBuilder(path, name=name, step_ns=step_ns, tags=tags or {}, roster_every=16)
+    source = random.Random(seed)
+    waiting = [build.submit(source.randrange(5, 60), limit, id=f"{request_id}_{i}") for i in range(requests)]
+    active: list[SimRequest] = []
+    while waiting or active:
+        if waiting and len(active) < 4:
+            build.admit(waiting[0])
+            active.append(waiting.pop(0))
+        if resets and len(active) == 4 and build.steps % 9 == 8:
+            victim = active.pop()
+            build.soft_reset(victim)
+            waiting.append(victim)
+            resets -= 1
+        work = {request: min(16, request.pending) if request.pending else 1 for request in active}
+        build.step_ns = step_ns * 50 if build.steps == stall_step else step_ns
+        stop = AdmissionStop.KV_BLOCKS if waiting else AdmissionStop.NOTHING_WAITING
+        build.step(work, stop=stop)
+        if build.steps % 50 == 1:
+            build.write(Memory(build.now, "", 10 << 20, 20 << 20, 11 << 20, (21 << 20) + build.steps))
+        for request in [request for request in active if request.generated >= request.limit]:
+            active.remove(request)
+            build.finish(request)
+    return build.close()
+
+
+def troubled_run(path: Path, name: str = "troubled") -> Trace:
+    """A run with a failed, a cancelled, an empty and a running request beside three good ones."""
+    build = TraceBuilder(path, name=name)
+    good = [build.submit(8, 6) for _ in range(3)]
+    failed, cancelled, empty, running = (build.submit(4, 5) for _ in range(4))
+    for request in [*good, failed, cancelled, running]:
+        build.admit(request)
+    build.step({request: request.pending for request in [*good, failed, cancelled, running]})
+    build.step([*good, failed, running])
+    build.finish(failed, EndReason.FAILED, error="ValueError")
+    build.finish(cancelled, EndReason.CANCELLED)
+    build.finish(empty, EndReason.LENGTH)
+    while any(request.generated < request.limit for request in good):
+        build.step([request for request in good if request.generated < request.limit])
+    for request in good:
+        build.finish(request)
+    return build.close()
