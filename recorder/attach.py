@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cbtrace.recorder.engine_watch import EngineWatch
-from cbtrace.recorder.hooks import Around, Hook, HookSet
+from cbtrace.recorder.hooks import Around, Holder, HookSet
 from cbtrace.recorder.model_facts import config_facts
 from cbtrace.traces.schema import EventKind
 
@@ -69,7 +69,7 @@ class ManagerHooks:
         ``call`` makes the engine's own call. It is made exactly once, also when the watch cannot be had or fails.
         """
 
-        def around(hook: Hook) -> Callable[..., Any]:
+        def around(hook: Holder) -> Callable[..., Any]:
             def stand_in(*args: Any, **kwargs: Any) -> Any:
                 owner = manager if bound else args[0]
                 call = _Once(hook.original, args, kwargs)
@@ -115,7 +115,7 @@ class ManagerHooks:
                 raise
         watch.engine_created(manager, processor)
 
-    def _around_processor_init(self, hook: Hook) -> Callable[..., Any]:
+    def _around_processor_init(self, hook: Holder) -> Callable[..., Any]:
         def stand_in(*args: Any, **kwargs: Any) -> Any:
             watch = getattr(_creating, "watch", None)
             if watch is not None:

@@ -9,21 +9,23 @@ class CostHistogram:
     """Durations in logarithmic buckets: totals are exact, percentiles are right to 6.25 %."""
 
     def __init__(self) -> None:
-        self.total_ns = 0
+        self.open_ns = 0
+        """Spent in the step in progress. Hooks add to it themselves: a call would cost as much as it measures."""
         self.count = 0
-        self._open_ns = 0
+        self._closed_ns = 0
         self._buckets: dict[int, int] = {}
 
-    def spend(self, duration_ns: int) -> None:
-        """Add time spent inside a hook to the step in progress."""
-        self.total_ns += duration_ns
-        self._open_ns += duration_ns
+    @property
+    def total_ns(self) -> int:
+        """All that was spent so far."""
+        return self._closed_ns + self.open_ns
 
     def end_step(self) -> None:
         """Close the step in progress: what was spent since the last one is its cost."""
-        bucket = _bucket_of(self._open_ns)
+        bucket = _bucket_of(self.open_ns)
         self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
-        self._open_ns = 0
+        self._closed_ns += self.open_ns
+        self.open_ns = 0
         self.count += 1
 
     def percentile(self, share: float) -> int:

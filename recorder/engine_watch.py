@@ -42,6 +42,7 @@ class EngineWatch:
         self._requests = RequestWatch(sink, self._ledger, self._steps, keep_token_ids=options.token_ids)
         self._requests.on_first_visible = self._first_visible
         self._step_watch: StepWatch | None = None
+        self._timer: GpuStepTimer | None = None
         self._processor: Any = None
         self._memory: MemoryProbe | None = None
         self._nvml: NvmlSampler | None = None
@@ -153,6 +154,7 @@ class EngineWatch:
     def _watch_processor(self, manager: Any, processor: Any, adapter: KvAdapter) -> None:
         sink, requests, add = self.sink, self._requests, self.hooks.add
         timer = GpuStepTimer(lambda: processor.inputs_and_outputs.compute_stream, processor.model_device)
+        self._timer = timer
         steps = StepWatch(sink, self._ledger, self._steps, requests, adapter, processor, timer, self._after_step)
         self._step_watch = steps
         scheduler, runner, offloading = processor.scheduler, processor.model_runner, processor.offloading_manager
@@ -169,10 +171,14 @@ class EngineWatch:
         watch(scheduler, "finish_request", before=lambda t, a, k: requests.finished(t, (*a, *k.values())[0]))
         watch(scheduler, "clear_cancelled_requests", after=lambda t, states, _: requests.cancelled(t, states))
         watch(offloading, "offload_requests", before=steps.offloading, after=steps.offloaded)
-        watch(offloading, "restore_scheduled_requests", before=steps.restoring, after=steps.restored)
-        watch(runner, "maybe_pad_inputs", before=steps.padding, after=steps.padded)
-        watch(runner, "compute_batch", before=steps.computing, after=steps.computed, failed=self._broke)
-        watch(runner, "_capture_graph", before=steps.capturing, after=steps.captured)
+        # What cannot happen with this engine's settings is not listened to: each hook costs every step.
+        if getattr(processor.cb_config, "cpu_offload_space", None) != 0:
+            watch(offloading, "restore_scheduled_requests", before=steps.restoring, after=steps.restored)
+        if runner.pad_inputs:
+            watch(runner, "maybe_pad_inputs", before=steps.padding, after=steps.padded)
+        if runner.pad_inputs or not timer.reason:
+            watch(runner, "compute_batch", before=steps.computing, after=steps.computed, failed=self._broke)
+            watch(runner, "_capture_graph", before=steps.capturing, after=steps.captured)
         watch(processor, "_generation_step", after=steps.launched, failed=self._broke)
         watch(processor.inputs_and_outputs, "prepare_batch_update", after=steps.results_ready)
         watch(processor, "update_batch", before=steps.updating, after=steps.updated, failed=self._broke)
@@ -242,11 +248,22 @@ class EngineWatch:
         self.out_of_memory(t_ns, error)
 
     def _tell_losses(self) -> None:
-        nvml, memory = self._nvml, self._memory
+        """Say which figures are absent or have gaps, and why."""
+        nvml, memory, timer = self._nvml, self._memory, self._timer
+
+        def tell(slug: str, text: str) -> None:
+            self.sink.notice(slug, Severity.INFO, text)
+
         if nvml is not None and nvml.reason:
-            self.sink.notice("no-nvml", Severity.INFO, nvml.reason)
+            tell("no-nvml", nvml.reason)
+        for field, count in sorted(nvml.errors.items()) if nvml is not None else ():
+            tell("no-nvml", f"{count} readings of {field} failed")
         for reason in memory.reasons if memory is not None else ():
-            self.sink.notice("memory-unread", Severity.INFO, reason)
+            tell("memory-unread", reason)
+        if timer is not None and timer.reason:
+            tell("no-gpu-time", timer.reason)
+        if timer is not None and timer.not_ready:
+            tell("no-gpu-time", f"the GPU time of {timer.not_ready} steps was not ready when their results were")
 
     def _event(self, kind: EventKind, t_ns: int, *, duration_ns: int = -1, text: str = "") -> None:
         self.sink.emit(Event(kind, t_ns, self._steps.next_index, duration_ns=duration_ns, text=text))

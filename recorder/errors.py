@@ -54,3 +54,9 @@ declare(
     "A source of memory figures could not be read.",
     "Its fields are absent from that moment on.",
 )
+declare(
+    "no-gpu-time",
+    Severity.INFO,
+    "The GPU time of steps is not known, or not of all steps.",
+    "It needs a model on a CUDA device; host times are complete either way.",
+)

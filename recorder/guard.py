@@ -1,5 +1,8 @@
 """Hooks that cannot hurt: whatever our handlers do, the engine's call is made once, with its own arguments, and returns
-or raises what it would have without us."""
+or raises what it would have without us.
+
+A step passes through about ten of them, so each shape of hook has a stand-in of its own, without a layer in between.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from cbtrace.recorder.hooks import Around, Hook
+from cbtrace.recorder.hooks import Around, Holder
 from cbtrace.recorder.sink import Sink
 
 Before = Callable[[int, tuple[Any, ...], dict[str, Any]], Any]
@@ -22,33 +25,114 @@ def guarded(
     sink: Sink, before: Before | None = None, after: After | None = None, failed: Failed | None = None
 ) -> Around:
     """Build the stand-in for a method: handlers run around it, are timed, and never raise."""
-    clock, epoch, spend = time.monotonic_ns, sink.epoch_ns, sink.cost.spend
+    if failed is not None:
+        return _watching_failure(sink, before, after, failed)
+    if after is None:
+        assert before is not None
+        return _before(sink, before)
+    return _after(sink, after) if before is None else _both(sink, before, after)
 
-    def run(handler: Callable[..., Any], *args: Any) -> Any:
-        begun = clock()
-        try:
-            return handler(begun - epoch, *args)
-        except Exception as error:
-            sink.fail(error)
-            return None
-        finally:
-            spend(clock() - begun)
 
-    def around(hook: Hook) -> Callable[..., Any]:
+def _before(sink: Sink, before: Before) -> Around:
+    clock, epoch, cost = time.monotonic_ns, sink.epoch_ns, sink.cost
+
+    def around(hook: Holder) -> Callable[..., Any]:
         def stand_in(*args: Any, **kwargs: Any) -> Any:
-            if not sink.live:
-                return hook.original(*args, **kwargs)
-            token = run(before, args, kwargs) if before is not None else None
-            try:
-                result = hook.original(*args, **kwargs)
-            except BaseException as error:
-                if failed is not None and sink.live:
-                    run(failed, error, token)
-                raise
-            if after is not None and sink.live:
-                run(after, result, token)
+            if sink.live:
+                begun = clock()
+                try:
+                    before(begun - epoch, args, kwargs)
+                except Exception as error:
+                    sink.fail(error)
+                cost.open_ns += clock() - begun
+            return hook.original(*args, **kwargs)
+
+        return stand_in
+
+    return around
+
+
+def _after(sink: Sink, after: After) -> Around:
+    clock, epoch, cost = time.monotonic_ns, sink.epoch_ns, sink.cost
+
+    def around(hook: Holder) -> Callable[..., Any]:
+        def stand_in(*args: Any, **kwargs: Any) -> Any:
+            result = hook.original(*args, **kwargs)
+            if sink.live:
+                begun = clock()
+                try:
+                    after(begun - epoch, result, None)
+                except Exception as error:
+                    sink.fail(error)
+                cost.open_ns += clock() - begun
             return result
 
         return stand_in
 
     return around
+
+
+def _both(sink: Sink, before: Before, after: After) -> Around:
+    clock, epoch, cost = time.monotonic_ns, sink.epoch_ns, sink.cost
+
+    def around(hook: Holder) -> Callable[..., Any]:
+        def stand_in(*args: Any, **kwargs: Any) -> Any:
+            if not sink.live:
+                return hook.original(*args, **kwargs)
+            token = None
+            begun = clock()
+            try:
+                token = before(begun - epoch, args, kwargs)
+            except Exception as error:
+                sink.fail(error)
+            cost.open_ns += clock() - begun
+            result = hook.original(*args, **kwargs)
+            if sink.live:
+                begun = clock()
+                try:
+                    after(begun - epoch, result, token)
+                except Exception as error:
+                    sink.fail(error)
+                cost.open_ns += clock() - begun
+            return result
+
+        return stand_in
+
+    return around
+
+
+def _watching_failure(sink: Sink, before: Before | None, after: After | None, failed: Failed) -> Around:
+    """As above, for a method whose own failure is of interest; it must not cost a working step anything."""
+
+    def around(hook: Holder) -> Callable[..., Any]:
+        kept: list[Any] = [None]
+
+        def keep(t_ns: int, args: Any, kwargs: Any) -> Any:
+            kept[0] = before(t_ns, args, kwargs) if before is not None else None
+            return kept[0]
+
+        def engine_call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return hook.original(*args, **kwargs)
+            except BaseException as error:
+                if sink.live:
+                    try:
+                        failed(sink.now(), error, kept[0])
+                    except Exception as own:
+                        sink.fail(own)
+                raise
+
+        if before is None and after is None:
+            return engine_call
+        return guarded(sink, keep if before is not None else None, after)(_Inner(engine_call))
+
+    return around
+
+
+class _Inner:
+    """What the shapes above read of a hook, around the engine's call."""
+
+    __slots__ = ("original",)
+
+    def __init__(self, original: Callable[..., Any]) -> None:
+        self.original = original

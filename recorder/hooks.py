@@ -9,10 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-Around = Callable[["Hook"], Callable[..., Any]]
-"""Builds the stand-in. It reads ``hook.original`` at each call, since splicing may change it."""
+
+class Holder(Protocol):
+    """Holds what a stand-in stands for."""
+
+    original: Any
+
+
+Around = Callable[[Holder], Callable[..., Any]]
+"""Builds the stand-in. It reads ``original`` at each call, since splicing may change it."""
 
 _HOOK = "__cbtrace_hook__"
 _ABSENT = object()

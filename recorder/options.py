@@ -21,3 +21,7 @@ class Options:
     def stored(self) -> list[str]:
         """Return what is stored beyond lengths, ids and hashes."""
         return [name for name, kept in (("token_ids", self.token_ids), ("paths", self.paths)) if kept]
+
+    def facts(self) -> dict[str, bool]:
+        """Return the settings that bear on what is measured, for the fingerprint."""
+        return {"nvml": self.nvml, "keep_user_peaks": self.keep_user_peaks, "token_ids": self.token_ids}

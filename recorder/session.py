@@ -148,7 +148,7 @@ class Recording:
                 rank=self._rank,
                 world_size=self._world_size,
                 stored=self._options.stored(),
-                fingerprint=fingerprint(paths=self._options.paths),
+                fingerprint=fingerprint(paths=self._options.paths, settings=self._options.facts()),
             )
         )
         self.paths.append(path)

@@ -16,6 +16,9 @@ from cbtrace.recorder.steps import OpenSteps, StepDraft
 from cbtrace.traces.schema import Event, EventKind, GraphKey, StepFlag
 
 _state_of = attrgetter("state")
+# Plain integers: operations on flag enums cost more than all else that is done with them.
+_FAST_PATH, _BLOCKED = int(StepFlag.DECODE_FAST_PATH), int(StepFlag.ADMISSION_BLOCKED)
+_CAPTURED, _HIT = int(StepFlag.GRAPH_CAPTURED), int(StepFlag.GRAPH_HIT)
 
 
 class StepWatch:
@@ -133,9 +136,7 @@ class StepWatch:
         draft.active = len(scheduler.active_requests)
         draft.kv_free, draft.kv_cached = adapter.free_and_cached()
         draft.groups = adapter.groups()
-        draft.flags = self._base_flags
-        draft.flags |= StepFlag.DECODE_FAST_PATH if fast_path else 0
-        draft.flags |= StepFlag.ADMISSION_BLOCKED if blocked else 0
+        draft.flags = self._base_flags | (_FAST_PATH if fast_path else 0) | (_BLOCKED if blocked else 0)
         starved = scheduler.starved_requests
         draft.starved = [self._ledger.current[state.request_id].ordinal for state, _ in starved] if starved else []
         if not draft.waiting:
@@ -189,7 +190,7 @@ class StepWatch:
 
     def padded(self, _t_ns: int, result: Any, token: tuple[bool, ...]) -> None:
         """The batch's sizes were rounded up, if they are at all."""
-        if not self._runner.pad_inputs or token is None:
+        if token is None:
             return
         key = (token[0], int(result[0]), int(result[1]))
         graph = self._graphs.get(key)
@@ -223,12 +224,12 @@ class StepWatch:
             return
         draft = self._draft
         self._gpu_timer.end(draft.index)
-        fast_path = draft.flags & StepFlag.DECODE_FAST_PATH
+        fast_path = draft.flags & _FAST_PATH
         uses_graph = self._runner.use_cuda_graph_decode if fast_path else self._runner.use_cuda_graph_varlen
         if draft.captured:
-            draft.flags |= StepFlag.GRAPH_CAPTURED
+            draft.flags |= _CAPTURED
         elif uses_graph:
-            draft.flags |= StepFlag.GRAPH_HIT
+            draft.flags |= _HIT
 
     def capturing(self, t_ns: int, _args: Any, _kwargs: Any) -> int:
         """There is no graph for the batch's sizes: it runs once by itself and once to be captured."""

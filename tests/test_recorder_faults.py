@@ -27,7 +27,7 @@ CASE = Case(prompts(8, 10, 40), new_tokens=24, settings={"num_blocks": 14})
 
 HANDLERS = [
     *((StepWatch, name) for name in ("begin", "walked", "scheduling", "scheduled", "offloading", "offloaded")),
-    *((StepWatch, name) for name in ("restoring", "padding", "prepared", "computing", "computed", "launched")),
+    *((StepWatch, name) for name in ("prepared", "launched")),
     *((StepWatch, name) for name in ("updating", "results_ready", "updated")),
     *((RequestWatch, name) for name in ("submitted", "visible", "finished", "cancelled", "engine_ready", "roster")),
     *((EngineWatch, name) for name in ("created", "cache_begins", "inputs_begin", "engine_created", "session")),
@@ -115,9 +115,7 @@ def test_a_warning_filter_that_raises_does_not_reach_the_engine(
     assert tokens == expected
 
 
-@pytest.mark.parametrize(
-    "name", ["_process_candidates", "clear_cancelled_requests", "maybe_pad_inputs", "_capture_graph", "compute_batch"]
-)
+@pytest.mark.parametrize("name", ["_process_candidates", "clear_cancelled_requests", "_handle_request_error", "warmup"])
 def test_a_missing_hook_point_costs_its_fields_and_is_told(
     llama: Any, expected: Any, tmp_path: Path, monkeypatch: Any, name: str
 ) -> None:
