@@ -72,7 +72,7 @@ def _tokens_conserved(trace: Trace) -> Iterator[Finding]:
 def _prompt_conserved(trace: Trace) -> Iterator[Finding]:
     requests, sums = trace.requests, trace.request_sums
     finished = (requests.end_reason == EndReason.EOS) | (requests.end_reason == EndReason.LENGTH)
-    seen = (requests.flags & RequestFlag.SUBMIT_UNSEEN) == 0
+    seen = ((requests.flags & RequestFlag.SUBMIT_UNSEEN) == 0) & (requests.prompt_tokens >= 0)
     wrong = requests.prefill_computed + sums.found != requests.prompt_tokens
     yield from _requests_finding(
         "prompt-not-conserved",
@@ -105,7 +105,7 @@ def _pair_key(request: Ints, step: Ints) -> Ints:
 
 def _members_admitted(trace: Trace) -> Iterator[Finding]:
     steps = trace.steps
-    if not trace.recovery.admissions_lost and not trace.recovery.ranges and not trace.recovery.steps_overwritten:
+    if trace.recovery.status not in ("damaged", "ring"):
         yield from _steps_finding(
             "member-not-admitted", steps.index[~steps.members_known], "a slot without an occupant decodes"
         )

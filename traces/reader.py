@@ -62,9 +62,8 @@ class Trace:
         self.path = path
         self._intake = intake
         self._packed = intake.finish()
-        self._stays = _stays(intake, self._packed)
-        seen = np.unique(np.concatenate(list(intake.ordinals_seen(self._packed))))
-        self._ordinals = Ordinals(seen)
+        self._ordinals = Ordinals(np.unique(np.concatenate(list(intake.ordinals_seen(self._packed)))))
+        self._stays = _stays(intake, self._packed, len(self._ordinals))
         self._attribution = Attribution(self._packed, self._stays, self._ordinals)
         self.recovery: RecoveryReport = report(losses(self))
 
@@ -273,12 +272,12 @@ def _read(path: Path, scanner: FrameScanner, version: int, damaged: bool) -> Tra
     return Trace(path, intake, losses)
 
 
-def _stays(intake: Intake, packed: StepColumns) -> Residencies:
+def _stays(intake: Intake, packed: StepColumns, requests: int) -> Residencies:
     """Who was in which slot, given that the end mark may count more frames than are there."""
     stays = residencies(intake.membership)
     if intake.footer is None or any(isinstance(frame, Breach) for frame in intake.membership):
         return stays
-    explained = stays.admissions_lost + _steps_missing(packed, intake.footer)
+    explained = stays.admissions_lost + _steps_missing(packed, intake.footer) + requests - len(intake.requests)
     if intake.footer.frames - intake.frames <= explained:
         return stays
     intake.breach_somewhere()
