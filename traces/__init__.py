@@ -24,6 +24,7 @@ from .errors import (
 )
 from .reader import Trace, open_trace
 from .recovery import Finding, LostRange, RecoveryReport
+from .upgrade import upgrade_trace
 from .writer import TraceWriter
 
 __all__ = [
@@ -45,4 +46,5 @@ __all__ = [
     "declare",
     "explain",
     "open_trace",
+    "upgrade_trace",
 ]

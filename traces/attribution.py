@@ -23,13 +23,14 @@ _BLOCK_CELLS = 1 << 20  # steps x slots of a block: bounds its memory to some te
 class Ordinals:
     """Maps the ordinals of a trace to rows of the table of requests.
 
-    They are the same, unless the file names ordinals far beyond the number of requests it knows (a ring that dropped
-    most of them, or a hostile file): then only those that occur get a row.
+    They are the same in a whole trace, and where damage lost some requests. Only those that occur get a row in a ring,
+    which gave up all others, and in a file that names ordinals far beyond the number of requests it knows.
     """
 
-    def __init__(self, seen: Ints) -> None:
+    def __init__(self, seen: Ints, *, ring: bool) -> None:
         top = int(seen[-1]) + 1 if seen.size else 0
-        self.values: Ints = np.arange(top, dtype=np.int64) if top <= 2 * seen.size + 1024 else seen
+        sparse = ring or top > 2 * seen.size + 1024
+        self.values: Ints = seen if sparse else np.arange(top, dtype=np.int64)
         """The ordinal of each row."""
 
     def __len__(self) -> int:

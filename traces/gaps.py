@@ -8,7 +8,7 @@ import numpy as np
 
 from .columns import Bools, Ints
 
-_NEVER = np.iinfo(np.int64).max
+_NEVER = np.iinfo(np.int64).max - 1  # one less, so that its distance from -1 is a number too
 
 
 @dataclass(frozen=True)

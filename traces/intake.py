@@ -26,6 +26,7 @@ from .schema import (
     Header,
     Memory,
     Notice,
+    Overwritten,
     Request,
     Roster,
     Step,
@@ -206,6 +207,8 @@ class Intake:
     token_ids: dict[int, bytes] = field(default_factory=dict)
     membership: list[Admit | End | Event | Roster | Breach] = field(default_factory=list)
     """What moves requests in and out of slots, in the order of the file."""
+    overwritten: Overwritten | None = None
+    """What a ring gave up; the newest word on it."""
     frames: int = 0
     repeated: int = 0
     """Frames that are in the file twice, byte for byte."""
@@ -241,8 +244,9 @@ class Intake:
 
     def breach_somewhere(self) -> None:
         """Note that frames are missing and nothing shows where: in doubt is all since admissions were last counted."""
-        counts = [frame.step for frame in self.membership if isinstance(frame, Admit | Roster)]
-        self.membership.append(Breach(max(counts, default=0)))
+        counts = [0 if self.overwritten is None else self.overwritten.step]
+        counts += [frame.step for frame in self.membership if isinstance(frame, Admit | Roster)]
+        self.membership.append(Breach(max(counts)))
 
     def finish(self) -> StepColumns:
         """The steps, packed. Call it once, after the last frame."""
@@ -300,6 +304,10 @@ class Intake:
             self.notices.append(frame)
         elif isinstance(frame, Footer):
             self.footer = frame
+        elif isinstance(frame, Overwritten):
+            self.overwritten = frame
+            # What came before says who was alive then, not who was in which slot when: the roster that follows does.
+            self.membership.clear()
 
     def _member(self, frame: Admit | End | Event | Roster) -> None:
         self.membership.append(frame)
@@ -346,6 +354,9 @@ def _possible_roster(roster: Roster) -> bool:
     slots, requests = roster.slots[::2], roster.slots[1::2]
     return (
         len(slots) == len(requests) == len(roster.serials)
+        and len(roster.positions) in (0, len(slots))
+        and len(roster.delivered) in (0, len(slots))
+        and all(-1 <= value <= _LARGEST for value in (*roster.positions, *roster.delivered))
         and len(slots) <= MAX_SLOTS
         and all(0 <= slot < MAX_SLOTS for slot in slots)
         and all(0 <= request <= MAX_ORDINAL for request in requests)

@@ -58,11 +58,14 @@ class Trace:
     :meth:`iter_step_requests` gives the same rows piece by piece in bounded memory.
     """
 
-    def __init__(self, path: Path, intake: Intake, losses: Callable[[Trace], Losses]) -> None:
+    def __init__(self, path: Path, version: int, intake: Intake, losses: Callable[[Trace], Losses]) -> None:
         self.path = path
+        self.format_version = version
+        """Of the file; what is read from it is always as in the newest version."""
         self._intake = intake
         self._packed = intake.finish()
-        self._ordinals = Ordinals(np.unique(np.concatenate(list(intake.ordinals_seen(self._packed)))))
+        seen = np.unique(np.concatenate(list(intake.ordinals_seen(self._packed))))
+        self._ordinals = Ordinals(seen, ring=intake.overwritten is not None)
         self._stays = _stays(intake, self._packed, len(self._ordinals))
         self._attribution = Attribution(self._packed, self._stays, self._ordinals)
         self.recovery: RecoveryReport = report(losses(self))
@@ -105,6 +108,11 @@ class Trace:
         return {row: values.astype(np.int64) for row, values in zip(rows, ids, strict=True)}
 
     @property
+    def ordinals(self) -> Ints:
+        """The number that each request has in the file; its row number, unless a ring gave up requests before it."""
+        return self._ordinals.values
+
+    @property
     def geometry(self) -> KvGeometry | None:
         """The KV cache of the newest engine; None when no engine was recorded."""
         return self.engines[-1].kv if self.engines else None
@@ -127,7 +135,7 @@ class Trace:
     @cached_property
     def requests(self) -> Requests:
         """One row a request."""
-        return tables.requests(self._intake, self._attribution, self._ordinals, self._packed)
+        return tables.requests(self._intake, self._attribution, self._ordinals, self._packed, self.request_sums)
 
     @property
     def second_ends(self) -> Ints:
@@ -137,7 +145,7 @@ class Trace:
     @cached_property
     def request_sums(self) -> tables.RequestSums:
         """Counts by request that only checks need."""
-        return tables.request_sums(self._intake, self._attribution, self._ordinals, self.requests)
+        return tables.request_sums(self._intake, self._attribution, self._ordinals, self._packed)
 
     @cached_property
     def tokens(self) -> Tokens:
@@ -269,26 +277,44 @@ def _read(path: Path, scanner: FrameScanner, version: int, damaged: bool) -> Tra
     def losses(trace: Trace) -> Losses:
         return _losses(trace, intake, scanner.bytes_seen, tuple(ranges), damaged, unreadable)
 
-    return Trace(path, intake, losses)
+    return Trace(path, version, intake, losses)
 
 
 def _stays(intake: Intake, packed: StepColumns, requests: int) -> Residencies:
     """Who was in which slot, given that the end mark may count more frames than are there."""
-    stays = residencies(intake.membership)
-    if intake.footer is None or any(isinstance(frame, Breach) for frame in intake.membership):
+    missing = _steps_missing(intake, packed)
+
+    def known() -> Residencies:
+        return residencies(
+            intake.membership,
+            intake.admits,
+            steps_missing=missing > 0 or intake.overwritten is not None,
+            from_start=intake.overwritten is None,
+        )
+
+    stays = known()
+    if any(isinstance(frame, Breach) for frame in intake.membership):
         return stays
-    explained = stays.admissions_lost + _steps_missing(packed, intake.footer) + requests - len(intake.requests)
-    if intake.footer.frames - intake.frames <= explained:
+    explained = stays.admissions_lost + missing + requests - len(intake.requests)
+    if _frames_promised(intake) - intake.frames <= explained:
         return stays
     intake.breach_somewhere()
-    return residencies(intake.membership)
+    return known()
 
 
-def _steps_missing(packed: StepColumns, footer: Footer | None) -> int:
-    """Steps that were recorded and are not there, up to the last one known of."""
-    index = packed.numbers["index"]
+def _steps_missing(intake: Intake, packed: StepColumns) -> int:
+    """Steps that were recorded, were not given up by a ring, and are not there."""
+    index, footer, ring = packed.numbers["index"], intake.footer, intake.overwritten
     last = int(index[-1]) + 1 if len(index) else 0
-    return max(last, footer.steps if footer else 0) - len(index)
+    return max(0, max(last, footer.steps if footer else 0) - len(index) - (ring.steps if ring else 0))
+
+
+def _frames_promised(intake: Intake) -> int:
+    """Frames that the file should hold according to its end mark; -1 without one."""
+    if intake.footer is None:
+        return -1
+    # The frame that tells what a ring gave up is not one of those that were written.
+    return intake.footer.frames - (intake.overwritten.frames - 1 if intake.overwritten else 0)
 
 
 def _losses(
@@ -296,20 +322,19 @@ def _losses(
 ) -> Losses:
     footer = intake.footer
     packed = trace._packed
-    overwritten = 0
     return Losses(
         bytes_total=size,
         ranges=ranges,
         preamble_damaged=damaged,
         frames_read=intake.frames,
-        frames_promised=footer.frames if footer else -1,
+        frames_promised=_frames_promised(intake),
         stop_reason=footer.reason if footer else "",
         stop_text=footer.text if footer else "",
         header_missing=intake.header is None,
         engine_missing=not intake.engines,
         last_step=intake.last_step,
-        steps_missing=_steps_missing(packed, footer) - overwritten,
-        steps_overwritten=overwritten,
+        steps_missing=_steps_missing(intake, packed),
+        steps_overwritten=intake.overwritten.steps if intake.overwritten else 0,
         admissions_lost=trace._stays.admissions_lost,
         requests_unknown=len(trace._ordinals) - len(intake.requests),
         frames_repeated=intake.repeated + packed.repeated,

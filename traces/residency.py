@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -51,10 +51,15 @@ class _Ledger:
     lost stays believed there only up to the loss, unless a later roster confirms the same stay.
     """
 
+    admits: Mapping[int, Admit]
+    """All admissions that were read, by serial."""
+    steps_missing: bool
+    """Whether positions have to be taken from rosters, since they cannot be counted through all steps."""
+    next_serial: int | None
+    """None: whatever comes first tells."""
     stays: list[_Stay] = field(default_factory=list)
     by_slot: dict[int, _Stay] = field(default_factory=dict)
     by_request: dict[int, _Stay] = field(default_factory=dict)
-    next_serial: int = 0
     breach: int | None = None
     """Bytes were lost from this step on, and no admission since has told whether one was among them."""
     unsettled: list[tuple[_Stay, int]] = field(default_factory=list)
@@ -63,11 +68,10 @@ class _Ledger:
     lost: int = 0
 
     def admit(self, frame: Admit) -> None:
-        if frame.serial < self.next_serial:
+        if self.next_serial is not None and frame.serial < self.next_serial:
             return  # out of order or repeated: the gap it would have filled has been dealt with
-        if frame.serial > self.next_serial:
-            self._doubt(frame.serial - self.next_serial)
-        self._settle(frame.serial + 1)
+        self._count(frame.serial)
+        self.next_serial = frame.serial + 1
         self._leave(self.by_slot.get(frame.slot), frame.step)
         self._leave(self.by_request.get(frame.request), frame.step)
         self._enter(_Stay(frame.serial, frame.slot, frame.request, frame.step, frame.start))
@@ -81,19 +85,23 @@ class _Ledger:
         self.last = step
 
     def roster(self, frame: Roster) -> None:
-        if frame.next_serial > self.next_serial:
-            self._doubt(frame.next_serial - self.next_serial)
-        self._settle(max(self.next_serial, frame.next_serial))
+        self._count(frame.next_serial)
         listed = set()
-        for slot, request, serial in zip(frame.slots[::2], frame.slots[1::2], frame.serials, strict=True):
+        positions = frame.positions or [-1] * len(frame.serials)
+        for slot, request, serial, position in zip(
+            frame.slots[::2], frame.slots[1::2], frame.serials, positions, strict=True
+        ):
             listed.add(slot)
             stay = self.by_slot.get(slot)
             if stay is not None and stay.serial == serial and stay.request == request:
                 stay.doubtful_from = _FOREVER
-                continue
-            self._leave(stay, frame.step)
-            self._leave(self.by_request.get(request), frame.step)
-            self._enter(_Stay(serial, slot, request, frame.step, -1))
+            else:
+                self._leave(stay, frame.step)
+                self._leave(self.by_request.get(request), frame.step)
+                self._enter(self._recovered(serial, slot, request, frame.step))
+            if self.steps_missing and position >= 0:
+                self._leave(self.by_slot[slot], frame.step)
+                self._enter(_Stay(serial, slot, request, frame.step, position))
         for slot in [slot for slot in self.by_slot if slot not in listed]:
             self._leave(self.by_slot[slot], frame.step)
         self.last = frame.step
@@ -113,10 +121,20 @@ class _Ledger:
             stay.doubtful_from = min(stay.doubtful_from, since)
             stay.close(step)
 
-    def _settle(self, next_serial: int) -> None:
-        self.next_serial = next_serial
+    def _count(self, serial: int) -> None:
+        """Compare the number of admissions so far with what a frame says; settles what was in doubt since a breach."""
+        if self.next_serial is not None and serial > self.next_serial:
+            self._doubt(serial - self.next_serial)
+        self.next_serial = max(serial, self.next_serial or 0)
         self.breach = None
         self.unsettled.clear()
+
+    def _recovered(self, serial: int, slot: int, request: int, step: int) -> _Stay:
+        """A stay that a roster tells of, from its admission on if that was read after all."""
+        admit = self.admits.get(serial)
+        if admit is not None and (admit.slot, admit.request) == (slot, request) and admit.step <= step:
+            return _Stay(serial, slot, request, admit.step, admit.start)
+        return _Stay(serial, slot, request, step, -1)
 
     def _enter(self, stay: _Stay) -> None:
         self.stays.append(stay)
@@ -130,9 +148,22 @@ class _Ledger:
             self.by_request.pop(stay.request, None)
 
 
-def residencies(membership: Iterable[Admit | End | Event | Roster | Breach]) -> Residencies:
-    """Stays in slots, from the frames that move requests in and out, in the order of the file."""
-    ledger = _Ledger()
+def residencies(
+    membership: Iterable[Admit | End | Event | Roster | Breach],
+    admits: Mapping[int, Admit],
+    *,
+    steps_missing: bool,
+    from_start: bool,
+) -> Residencies:
+    """Stays in slots, from the frames that move requests in and out, in the order of the file.
+
+    Args:
+        membership: the frames.
+        admits: all admissions that were read, by serial.
+        steps_missing: whether any step is missing, so that positions cannot be counted through.
+        from_start: whether the frames go back to the first admission; a ring's do not.
+    """
+    ledger = _Ledger(admits, steps_missing, 0 if from_start else None)
     # In a sound trace this sort changes nothing; it undoes a reordering of frames.
     for frame in sorted(membership, key=lambda frame: frame.step):
         if isinstance(frame, Admit):

@@ -23,7 +23,7 @@ import enum
 from msgspec import Struct
 
 MAGIC = b"CBTRACE\n"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 Scalar = str | int | float | bool | None
 Facts = dict[str, Scalar]
@@ -222,6 +222,11 @@ class Roster(Struct, array_like=True, tag=6):
     """Alternately slot and request."""
     serials: list[int]
     """The admission serial of each occupied slot, in the same order."""
+    positions: list[int] = []
+    """KV entries of each before ``step``, in the same order; empty or -1 when the recorder does not know them. Makes a
+    reader independent of steps it does not have."""
+    delivered: list[int] = []
+    """Tokens of each before ``step``, those of steps still under way included; likewise."""
 
 
 class StepDetail(Struct, array_like=True):
@@ -370,12 +375,24 @@ class Footer(Struct, array_like=True, tag=16):
     steps: int
     requests: int
     frames: int
+    """Frames written, this one and those given up by a ring included."""
     cost_ns: int
     """Time spent inside the recorder on the generation thread."""
     cost_p50_ns: int
     """Per step."""
     cost_p99_ns: int
     text: str = ""
+
+
+class Overwritten(Struct, array_like=True, tag=17):
+    """A ring gave up what came before ``step``, for want of room. Written behind the frames it always keeps (header,
+    engines, budget marks, notices, graph keys, events, the requests then alive) and before the roster of ``step``."""
+
+    step: int
+    steps: int
+    """Steps given up since the recording began."""
+    frames: int
+    """All frames given up since the recording began."""
 
 
 Frame = (
@@ -395,6 +412,7 @@ Frame = (
     | TokenIds
     | Notice
     | Footer
+    | Overwritten
 )
 
 CHUNK_FIELDS = (("request", "<u4"), ("prefill", "<u4"), ("recompute", "<u4"), ("flags", "<u1"))

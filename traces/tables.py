@@ -11,7 +11,7 @@ import numpy as np
 from .attribution import Attribution, Ordinals
 from .columns import Admissions, Bools, Events, Ints, Requests, Steps, Tokens
 from .intake import Chunks, Intake, StepColumns
-from .schema import ChunkFlag, End, EndReason, Engine, Event, EventKind, GraphKey, Request, RequestFlag
+from .schema import ChunkFlag, End, EndReason, Engine, Event, EventKind, GraphKey, Request, RequestFlag, Roster
 
 Table = TypeVar("Table")
 Row = TypeVar("Row")
@@ -124,13 +124,14 @@ def _padded(graph: Ints, keys: dict[int, GraphKey], queries: Ints, kv: Ints) -> 
     return queries, kv
 
 
-def requests(intake: Intake, attribution: Attribution, ordinals: Ordinals, packed: StepColumns) -> Requests:
+def requests(
+    intake: Intake, attribution: Attribution, ordinals: Ordinals, packed: StepColumns, sums: RequestSums
+) -> Requests:
     """One row a request."""
     known = [intake.requests.get(ordinal) for ordinal in ordinals.values.tolist()]
     ends = [intake.ends.get(ordinal) for ordinal in ordinals.values.tolist()]
     totals, ready = attribution.totals, packed.instants[:, 4]
     hits, saved, admitted = _admission_sums(intake, ordinals)
-    promised = _promised(known, ends)
     return Requests(
         id=[request.id if request else "" for request in known],
         incarnation=_from(known, lambda request: request.incarnation),
@@ -141,11 +142,11 @@ def requests(intake: Intake, attribution: Attribution, ordinals: Ordinals, packe
         submit_ns=_from(known, lambda request: request.submit_ns),
         visible_ns=column(intake.visible.get(ordinal, -1) for ordinal in ordinals.values.tolist()),
         admitted_ns=admitted,
-        first_token_ns=_at(ready, totals.first_row),
-        last_token_ns=_at(ready, totals.last_row),
+        first_token_ns=np.where(sums.first_seen, _at(ready, totals.first_row), -1),
+        last_token_ns=np.where(sums.last_seen, _at(ready, totals.last_row), -1),
         end_ns=_from(ends, lambda end: end.t_ns),
         end_reason=column(EndReason.RUNNING if end is None else end.reason for end in ends),
-        generated=np.where(promised >= 0, promised, totals.delivered),
+        generated=np.where(sums.promised >= 0, sums.promised, totals.delivered),
         prefill_computed=totals.prefill,
         prefix_hit=hits,
         recomputed=totals.recompute,
@@ -204,6 +205,27 @@ def _count(events: Sequence[Event], kind: EventKind, ordinals: Ordinals) -> Ints
 
 
 @dataclasses.dataclass(frozen=True)
+class Anchors:
+    """What rosters say of requests: ``delivered[i]`` tokens of ``request[i]`` came before ``step[i]``."""
+
+    request: Ints
+    step: Ints
+    delivered: Ints
+
+
+def _anchors(intake: Intake, ordinals: Ordinals) -> Anchors:
+    rows = [
+        (request, roster.step, delivered)
+        for roster in intake.membership
+        if isinstance(roster, Roster)
+        for request, delivered in zip(roster.slots[1::2], roster.delivered, strict=False)
+        if delivered >= 0
+    ]
+    request, step, delivered = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+    return Anchors(ordinals.rows(request), step, delivered)
+
+
+@dataclasses.dataclass(frozen=True)
 class RequestSums:
     """Counts by request, to check a trace against itself and to number tokens."""
 
@@ -219,11 +241,16 @@ class RequestSums:
     """Step of its first admission; -1 unknown."""
     end_step: Ints
     """The first step that can see its end; a huge number if it did not end."""
+    anchors: Anchors
+    first_seen: Bools
+    """The first token that is there is its first."""
+    last_seen: Bools
+    """The last token that is there is its last so far."""
     complete: Bools
     """No step between admission and end is missing or only partly known."""
 
 
-def request_sums(intake: Intake, attribution: Attribution, ordinals: Ordinals, table: Requests) -> RequestSums:
+def request_sums(intake: Intake, attribution: Attribution, ordinals: Ordinals, packed: StepColumns) -> RequestSums:
     """See :class:`RequestSums`."""
     named = ordinals.values.tolist()
     first = {admit.request: admit.step for admit in intake.admits.values() if admit.residency == 0}
@@ -234,14 +261,23 @@ def request_sums(intake: Intake, attribution: Attribution, ordinals: Ordinals, t
     found = np.zeros(len(named), dtype=np.int64)
     admitted = column(admit.request for admit in intake.admits.values())
     for row, admit in zip(ordinals.rows(admitted).tolist(), intake.admits.values(), strict=True):
-        found[row] += max(0, min(admit.start, int(table.prompt_tokens[row])) - admit.computed)
+        request = known[row]
+        found[row] += max(0, min(admit.start, request.prompt_tokens if request else 0) - admit.computed)
+    totals, gaps, index = attribution.totals, attribution.token_gaps, packed.numbers["index"]
+    promised = _promised(known, ends)
+    whole = promised == totals.delivered
+    # A request that did not end may have got tokens up to the last step that is known of.
+    until = np.minimum(end_step, attribution.token_gaps.lost[-1])
     return RequestSums(
         delivered=attribution.totals.delivered,
-        promised=_promised(known, ends),
+        promised=promised,
         before=_from(known, lambda request: request.generated_before, missing=0),
         found=found,
         first_step=first_step,
         end_step=end_step,
+        anchors=_anchors(intake, ordinals),
+        first_seen=whole | ~gaps.since(first_step, _at(index, totals.first_row)),
+        last_seen=whole | ~gaps.until(_at(index, totals.last_row), until),
         complete=(first_step >= 0) & ~attribution.token_gaps.until(first_step - 1, end_step),
     )
 
@@ -261,6 +297,9 @@ def tokens(attribution: Attribution, packed: StepColumns, sums: RequestSums) -> 
         place += count
     step = packed.numbers["index"][rows]
     position = _token_positions(request, step, attribution, sums)
+    if (position < 0).any():
+        anchored = _anchored_positions(request, rows, packed.numbers["index"], attribution, sums.anchors)
+        position = np.where(position < 0, anchored, position)
     return Tokens(request, position, step, packed.instants[rows, 4])
 
 
@@ -268,7 +307,7 @@ def _token_positions(request: Ints, step: Ints, attribution: Attribution, sums: 
     """Number of each token within its request.
 
     Counted forward as long as no step since the request's admission is missing, else back from its end as long as none
-    up to there is; -1 in between, where it cannot be known.
+    up to there is; -1 in between.
     """
     delivered = attribution.totals.delivered
     first = np.cumsum(delivered) - delivered
@@ -282,6 +321,22 @@ def _token_positions(request: Ints, step: Ints, attribution: Attribution, sums: 
     backward = (sums.promised[request] >= 0) & ~gaps.until(step, sums.end_step[request])
     missed = sums.promised[request] - delivered[request]
     return np.where(forward, position, np.where(backward, position + missed, -1))
+
+
+def _anchored_positions(request: Ints, rows: Ints, index: Ints, attribution: Attribution, anchors: Anchors) -> Ints:
+    """Number of each token, counted from the roster before it; -1 where there is none or a step since is missing."""
+    if not anchors.request.size:
+        return np.full(len(request), -1, dtype=np.int64)
+    span = len(index) + 1
+    key = anchors.request * span + np.searchsorted(index, anchors.step)
+    order = np.argsort(key, kind="stable")
+    token_key = request * span + rows
+    at = np.searchsorted(key[order], token_key, side="right") - 1
+    anchor = order[np.maximum(at, 0)]
+    mine = (at >= 0) & (anchors.request[anchor] == request)
+    mine &= ~attribution.token_gaps.since(anchors.step[anchor], index[rows])
+    since = np.arange(len(request)) - np.searchsorted(token_key, key[anchor])
+    return np.where(mine, anchors.delivered[anchor] + since + 1, -1)
 
 
 def admissions(intake: Intake, ordinals: Ordinals) -> Admissions:

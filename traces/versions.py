@@ -17,7 +17,22 @@ import msgspec
 from .schema import FORMAT_VERSION, Frame
 
 RawFrame = list[Any]
-UPGRADERS: dict[int, Callable[[RawFrame], RawFrame]] = {}
+_ROSTER = 6
+
+
+def _from_1(frame: RawFrame) -> RawFrame:
+    """Before: a roster was ``[6, step, next_serial, slots, serials]``. After: positions and delivered tokens follow.
+
+    Version 1 did not record them, so both are -1, unknown, for each occupied slot. Version 2 also has a new kind of
+    frame, :class:`~cbtrace.traces.schema.Overwritten`, which no trace of version 1 holds.
+    """
+    if frame[0] != _ROSTER:
+        return frame
+    unknown = [-1] * len(frame[4])
+    return [*frame[:5], unknown, unknown]
+
+
+UPGRADERS: dict[int, Callable[[RawFrame], RawFrame]] = {1: _from_1}
 """Version *from* which an upgrader leads to the next."""
 
 _decode_newest = msgspec.msgpack.Decoder(Frame).decode

@@ -46,6 +46,13 @@ class TraceWriter:
             self.close()
             raise
 
+    @staticmethod
+    def check_target(path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Raise what creating a trace at ``path`` would raise for a file that is there already; touches nothing."""
+        path = Path(path)
+        if path.exists() or path.is_symlink():
+            _check_replaceable(path, overwrite)
+
     def write(self, frame: Frame) -> None:
         """Append one frame.
 
