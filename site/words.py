@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.resources import files
 
 LANGUAGES = ("en",)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Words:
     """The texts of one language. Call it with a key, and with what fills the text's ``{places}``."""
 
@@ -30,6 +31,7 @@ class Words:
         return {key: self.texts[key] for key in sorted(self.texts) if key.startswith(prefix)}
 
 
+@lru_cache
 def load_words(language: str = "en") -> Words:
     """Read the texts of ``language``, one of :data:`LANGUAGES`."""
     source = files("cbtrace.templates") / "words" / f"{language}.json"

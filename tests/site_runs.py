@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+from trace_builder import SimRequest, TraceBuilder
+
 from cbtrace.traces import Trace
 from cbtrace.traces.schema import AdmissionStop, EndReason, Memory
-from trace_builder import SimRequest, TraceBuilder
 
 HOSTILE = "</script><script>alert(1)</script>\"'&<b>../../x\u202egnp.exe\u202c\N{GRINNING FACE}"
 

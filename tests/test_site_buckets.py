@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
-from cbtrace.site.analysis import buckets
 from hypothesis import given
 from hypothesis import strategies as st
+
+from cbtrace.site.analysis import buckets
 
 VALUES = st.lists(st.integers(-(10**15), 10**15), min_size=1, max_size=80)
 
@@ -28,7 +31,7 @@ def test_levels_end_with_single_rows_and_begin_within_the_limit(rows: int, limit
     sizes = buckets.levels(rows, limit)
     assert sizes[-1] == 1
     assert -(-rows // sizes[0]) <= limit
-    assert all(coarse == fine * buckets.PYRAMID_FACTOR for coarse, fine in zip(sizes, sizes[1:], strict=False))
+    assert all(coarse == fine * buckets.PYRAMID_FACTOR for coarse, fine in pairwise(sizes))
 
 
 def test_an_empty_column_stays_empty() -> None:

@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 import pytest
-from cbtrace.site.analysis.distribution import CURVE_PROBABILITIES, curve, describe, describe_with_excluded
 from hypothesis import given
 from hypothesis import strategies as st
+
+from cbtrace.site.analysis.distribution import CURVE_PROBABILITIES, curve, describe, describe_with_excluded
 
 NANOSECONDS = st.lists(st.integers(0, 10**12), min_size=1, max_size=60)
 

@@ -52,7 +52,7 @@ def row_of_largest(values: Ints, k: int) -> Ints:
 def levels(rows: int, limit: int) -> list[int]:
     """Bucket sizes of a pyramid over ``rows`` rows, coarsest first.
 
-    The first fits into ``limit`` buckets, the last is 1; each is :data:`PYRAMID_FACTOR` times finer than the one before.
+    The first fits into ``limit`` buckets, the last is 1; each is :data:`PYRAMID_FACTOR` times finer than that before.
     """
     k = 1
     sizes = [k]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from cbtrace.site.charts.comparison import difference_spec, distribution_spec, pairs_spec
@@ -9,8 +10,9 @@ from cbtrace.site.charts.timeline import timeline_spec
 from cbtrace.site.words import Words
 
 
+@lru_cache
 def chart_specs(words: Words) -> dict[str, Any]:
-    """Each specification once; the runs bring the data."""
+    """Each specification, made and validated once; the runs bring the data. Not to be changed."""
     return {
         "timeline": timeline_spec(words),
         "distribution": distribution_spec(words),

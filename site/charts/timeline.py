@@ -79,7 +79,7 @@ def _limit(field: str, axis: alt.Axis) -> Any:
     return (
         alt.Chart(alt.NamedData("limits"))
         .mark_rule(color=palette.LIMIT, strokeDash=[5, 3])
-        .encode(y=alt.Y(f"{field}:Q", axis=axis))
+        .encode(y=alt.Y(f"{field}:Q", axis=axis), opacity=alt.Opacity(f"{field}_opacity:Q", scale=None))
     )
 
 

@@ -137,7 +137,17 @@
   }
 
   function limits() {
-    return [{ ...data.limits }];
+    // A limit that is unknown is not drawn, and must not stretch its axis.
+    const known = (value) => (value === null ? 0 : 1);
+    const { token_budget: budget, capacity, margin_from: margin } = data.limits;
+    const kv = capacity ?? Math.max(...data.rows.used_peak);
+    return [{
+      token_budget: budget ?? Math.max(...data.rows.tokens_max),
+      token_budget_opacity: known(budget),
+      capacity: kv,
+      capacity_opacity: known(capacity),
+      margin_from: margin ?? kv,
+    }];
   }
 
   function markRows() {

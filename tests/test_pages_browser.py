@@ -1,0 +1,308 @@
+"""The pages in a real Chromium, from ``file://``: drawn, silent, and right."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+
+from cbtrace.site.build import BuildReport, build_site
+from cbtrace.traces import TraceWriter
+from pages import Visit, chromium, visit
+from site_runs import HOSTILE, busy_run, troubled_run
+from trace_builder import engine, eventful, header
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> BuildReport:
+    folder = tmp_path_factory.mktemp("pages")
+    busy_run(folder / "a.cbt", "baseline", stall_step=20)
+    busy_run(folder / "b.cbt", "slower", stall_step=20, step_ns=1_100_000)
+    busy_run(folder / "c.cbt", "long", requests=70, limit=60)
+    troubled_run(folder / "d.cbt")
+    eventful(folder / "e.cbt").close()
+    busy_run(folder / "f.cbt", HOSTILE, tags={HOSTILE: HOSTILE}, request_id=HOSTILE)
+    return build_site(sorted(folder.glob("*.cbt")), folder / "site", title=HOSTILE)
+
+
+def slug(site: BuildReport, name: str) -> str:
+    return next(Path(run.page).parent.name for run in site.runs if run.name == name)
+
+
+def page_of(site: BuildReport, name: str) -> Path:
+    return site.out / "runs" / slug(site, name) / "index.html"
+
+
+def ink(seen: Visit, selector: str) -> float:
+    """Share of a canvas's pixels that are not transparent: a blank chart has none."""
+    script = f"""(() => {{
+      const canvas = document.querySelector({json.dumps(selector)});
+      const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+      let drawn = 0;
+      for (let i = 3; i < data.length; i += 4) drawn += data[i] > 0;
+      return drawn / (data.length / 4);
+    }})()"""
+    return float(seen.ask(script))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_is_silent_and_every_chart_drawn(browser: Browser, site: BuildReport, scheme: str) -> None:
+    for path in sorted(site.out.rglob("*.html")):
+        with visit(browser, color_scheme=scheme, viewport={"width": 1280, "height": 900}) as seen:
+            seen.goto(path)
+            if path.parent.parent.name == "runs":
+                seen.page.wait_for_selector("[data-drawn]")
+                assert ink(seen, "[data-chart] canvas") > 0.05
+            seen.page.wait_for_timeout(50)
+            assert seen.troubles == [], path
+
+
+def test_the_compare_page_answers_for_two_chosen_runs(browser: Browser, site: BuildReport) -> None:
+    a, b = slug(site, "baseline"), slug(site, "slower")
+    with visit(browser) as seen:
+        seen.goto(site.out / "compare.html")
+        assert "Choose two runs" in seen.text("[data-comparison]")
+        seen.page.select_option("select[name=a]", a)
+        seen.page.select_option("select[name=b]", b)
+        seen.page.wait_for_selector(f'[data-shown="{a} {b}"]')
+        seen.page.wait_for_selector("#distribution-ttft_ms canvas")
+        row = '[data-metric="token_gap_ms"][data-statistic="p50"]'
+        assert float(seen.page.get_attribute(f"{row} [data-change]", "data-change") or "") == pytest.approx(0.1)
+        assert "slower" in seen.text(row)
+        assert "+10 %" in seen.text(row)
+        assert "cannot tell from one run each" in seen.text(row)
+        throughput = seen.text('[data-metric="throughput_generated_tps"]')
+        assert "slower" in throughput
+        assert "\N{MINUS SIGN}9" in throughput
+        assert "Same conditions, same settings" in seen.text("#verdict")
+        assert "12 requests are paired" in seen.text("#pairs")
+        for chart in seen.page.query_selector_all(".chart"):
+            chart.wait_for_selector("canvas")
+        assert ink(seen, "#distribution-e2e_ms canvas") > 0.02
+        assert seen.troubles == []
+
+
+def test_swapping_flips_every_sign_and_word(browser: Browser, site: BuildReport) -> None:
+    a, b = slug(site, "baseline"), slug(site, "slower")
+    read = """Array.from(document.querySelectorAll("tr[data-metric]"), (row) =>
+      [row.dataset.metric, row.dataset.statistic, row.cells[4].dataset.change ?? null, row.cells[6].textContent])"""
+    with visit(browser) as seen:
+        seen.goto(site.out / "compare.html", f"#a={a}&b={b}")
+        seen.page.wait_for_selector(f'[data-shown="{a} {b}"]')
+        before = seen.ask(read)
+        seen.page.keyboard.press("s")
+        seen.page.wait_for_selector(f'[data-shown="{b} {a}"]')
+        after = seen.ask(read)
+        assert f"a={b}&b={a}" in seen.page.url
+        opposite = {"faster": "slower", "slower": "faster", "fewer": "more", "more": "fewer", "less": "more"}
+        flipped = 0
+        for (metric, statistic, change, word), now in zip(before, after, strict=True):
+            assert now[:2] == [metric, statistic]
+            if change is None:
+                assert now[2] is None
+                continue
+            assert float(now[2]) == -float(change)
+            if float(change):
+                flipped += 1
+                assert now[3].split(",")[0] in (opposite[word.split(",")[0]], "less")
+        assert flipped > 10
+        seen.page.go_back()
+        seen.page.wait_for_selector(f'[data-shown="{a} {b}"]')
+        seen.page.reload()
+        seen.page.wait_for_selector(f'[data-shown="{a} {b}"]')
+        assert seen.troubles == []
+
+
+def test_a_run_compared_with_itself_has_no_difference(browser: Browser, site: BuildReport) -> None:
+    a = slug(site, "baseline")
+    with visit(browser) as seen:
+        seen.goto(site.out / "compare.html", f"#a={a}&b={a}")
+        seen.page.wait_for_selector(f'[data-shown="{a} {a}"]')
+        assert "A and B are the same run" in seen.text("#verdict")
+        changes = seen.ask(
+            'Array.from(document.querySelectorAll("[data-change]"), (cell) => Number(cell.dataset.change))'
+        )
+        assert set(changes) == {0}
+        assert "cannot tell" not in seen.text("#changes table")
+
+
+def test_a_link_to_a_run_that_is_not_there_says_so(browser: Browser, site: BuildReport) -> None:
+    with visit(browser) as seen:
+        seen.goto(site.out / "compare.html", "#a=no-such-run&b=<img src=x>")
+        assert "names a run that is not on this site: no-such-run" in seen.text("[data-comparison]")
+        assert seen.troubles == []
+
+
+def test_conditions_that_differ_are_named(browser: Browser, tmp_path: Path) -> None:
+    for name, torch, blocks, margin in (("a", "2.13.0", 64, 0.15), ("b", "2.14.0", 96, 0.0), ("c", "2.13.0", 96, 0.0)):
+        recorded, made = header(name), engine()
+        recorded.fingerprint["software.torch"] = torch
+        made.requested |= {"num_blocks": blocks}
+        made.resolved |= {"num_blocks": blocks, "safety_margin": margin}
+        writer = TraceWriter(tmp_path / f"{name}.cbt")
+        writer.write(recorded)
+        writer.write(made)
+        writer.close()
+    site = build_site(sorted(tmp_path.glob("*.cbt")), tmp_path / "site")
+    a, b, c = (slug(site, name) for name in "abc")
+    with visit(browser) as seen:
+        seen.goto(site.out / "compare.html", f"#a={a}&b={b}")
+        seen.page.wait_for_selector(f'[data-shown="{a} {b}"]')
+        assert "Unlike runs: software.torch" in seen.text("#verdict")
+        assert "1 conditions are unknown" in seen.text("#verdict")  # gpu.name, in both
+        seen.page.select_option("select[name=b]", c)
+        seen.page.wait_for_selector(f'[data-shown="{a} {c}"]')
+        assert "One setting was changed (num_blocks)" in seen.text("#verdict")
+        assert "safety_margin" in seen.text("#verdict")
+        seen.page.select_option("select[name=a]", b)
+        seen.page.wait_for_selector(f'[data-shown="{b} {c}"]')
+        assert "Unlike runs" in seen.text("#verdict")
+
+
+def test_without_javascript_the_numbers_are_there(browser: Browser, site: BuildReport) -> None:
+    with visit(browser, java_script_enabled=False) as seen:
+        seen.goto(site.out / "index.html")
+        assert "baseline" in seen.text("#runs")
+        assert seen.page.locator("#runs tbody tr").count() == len(site.runs)
+        assert not seen.page.is_visible("input[type=radio]")
+        seen.goto(page_of(site, "baseline"))
+        run = next(run for run in site.runs if run.name == "baseline")
+        assert f"{run.summary.ttft_ms.n}" in seen.text("#latency-ttft_ms")
+        assert "Token gap" in seen.text("#latency")
+        assert seen.page.locator("#slow-gaps tbody tr").count() > 0
+        assert not seen.page.is_visible("figure")
+        seen.goto(site.out / "compare.html")
+        assert "needs JavaScript" in seen.text("main")
+
+
+def test_headline_numbers_on_the_page_are_those_of_the_summary(browser: Browser, site: BuildReport) -> None:
+    run = next(run for run in site.runs if run.name == "baseline")
+    with visit(browser) as seen:
+        seen.goto(site.out / run.page)
+        cells = [cell.inner_text() for cell in seen.page.query_selector_all("#latency-e2e_ms td.num")]
+        shown = [float(text.replace(",", "")) for text in cells[:4]]
+        e2e = run.summary.e2e_ms
+        assert shown == pytest.approx([e2e.p50, e2e.p95, e2e.p99, e2e.max], rel=0.01)
+        assert int(cells[4]) == e2e.n == 12
+
+
+def test_the_index_sorts_filters_and_leads_to_a_comparison(browser: Browser, site: BuildReport) -> None:
+    with visit(browser) as seen:
+        seen.goto(site.out / "index.html")
+        header = seen.page.locator("#runs th", has_text="TTFT p95")
+        header.locator("button").click()
+        assert header.get_attribute("aria-sort") == "ascending"
+        column = header.evaluate("(cell) => cell.cellIndex")
+        rows = 'Array.from(document.querySelectorAll("#runs tbody tr"), '
+        read = f"{rows} (row) => Number(row.cells[{column}].dataset.value))"
+        ascending = seen.ask(read)
+        assert ascending == sorted(ascending)
+        header.locator("button").click()
+        assert header.get_attribute("aria-sort") == "descending"
+        assert seen.ask(read) == ascending[::-1]
+        seen.page.keyboard.press("/")
+        seen.page.keyboard.type("baseline")
+        assert seen.page.locator("#runs tbody tr:visible").count() == 1
+        seen.page.fill("[data-filter]", "")
+        assert seen.page.get_attribute("[data-compare]", "href") is None
+        seen.page.check(f'tr[data-run="{slug(site, "baseline")}"] input[name=a]')
+        seen.page.check(f'tr[data-run="{slug(site, "slower")}"] input[name=b]')
+        seen.page.click("[data-compare]")
+        seen.page.wait_for_selector(f'[data-shown="{slug(site, "baseline")} {slug(site, "slower")}"]')
+        assert seen.troubles == []
+
+
+def window(seen: Visit) -> tuple[float, float]:
+    found = re.match(r"(-?[\d.]+)\N{EN DASH}(-?[\d.]+) s", seen.text("[data-window]"))
+    assert found is not None
+    return float(found[1]), float(found[2])
+
+
+def test_the_timeline_zooms_by_drag_key_button_and_link(browser: Browser, site: BuildReport) -> None:
+    with visit(browser, viewport={"width": 1200, "height": 1000}) as seen:
+        seen.goto(page_of(site, "long"))
+        seen.page.wait_for_selector("[data-drawn]")
+        start, end = window(seen)
+        assert "steps a point" in seen.text("[data-window]")
+        chart = seen.page.locator("[data-chart]")
+        chart.scroll_into_view_if_needed()
+        box = chart.bounding_box()
+        assert box is not None
+        seen.page.mouse.move(box["x"] + 300, box["y"] + 120)
+        seen.page.mouse.down()
+        seen.page.mouse.move(box["x"] + 380, box["y"] + 120, steps=4)
+        seen.page.mouse.up()
+        seen.page.locator("[data-window]", has_text="each step").wait_for()
+        dragged = window(seen)
+        assert start < dragged[0] < dragged[1] < end
+        assert dragged[1] - dragged[0] < 0.12 * (end - start)
+        assert "#t=" in seen.page.url
+        link = seen.page.url
+        seen.page.keyboard.press("-")
+        assert window(seen)[1] - window(seen)[0] == pytest.approx(2 * (dragged[1] - dragged[0]), rel=0.05)
+        seen.page.click('[data-zoom="reset"]')
+        assert window(seen) == (start, end)
+        assert "#" not in seen.page.url
+        seen.page.goto("about:blank")
+        seen.page.goto(link)
+        seen.page.wait_for_selector("[data-drawn]")
+        assert window(seen) == pytest.approx(dragged, abs=0.002)
+        chart.hover(position={"x": 400, "y": 120})
+        assert "prefill" in seen.text("[data-readout]")
+        assert seen.troubles == []
+
+
+def test_a_one_step_stall_is_on_the_chart_and_in_the_table(browser: Browser, site: BuildReport) -> None:
+    with visit(browser) as seen:
+        seen.goto(page_of(site, "baseline"))
+        seen.page.wait_for_selector("[data-drawn]")
+        data = seen.ask("cbtrace.arrived.get(document.body.dataset.key).rows.duration_max_us")
+        assert max(data) > 40_000
+        assert seen.page.get_attribute("#gap-1 a", "href") == "#step-20"
+        seen.page.click("#gap-1 a")
+        assert window(seen)[1] - window(seen)[0] < 0.4
+        assert seen.page.evaluate("document.querySelector(':target').id") == "step-20"
+
+
+def test_the_keyboard_list_opens_and_closes(browser: Browser, site: BuildReport) -> None:
+    with visit(browser) as seen:
+        seen.goto(page_of(site, "baseline"))
+        seen.page.keyboard.press("?")
+        assert seen.page.is_visible("#keys")
+        assert "Zoom the timeline" in seen.text("#keys")
+        seen.page.keyboard.press("Escape")
+        assert not seen.page.is_visible("#keys")
+
+
+@pytest.mark.parametrize("width", [360, 768, 2560])
+def test_no_page_is_wider_than_the_screen(browser: Browser, site: BuildReport, width: int) -> None:
+    pages = [page_of(site, "baseline"), *site.out.glob("*.html"), page_of(site, HOSTILE)]
+    for path in pages:
+        with visit(browser, viewport={"width": width, "height": 800}) as seen:
+            fragment = f"#a={slug(site, 'baseline')}&b={slug(site, HOSTILE)}" if path.name == "compare.html" else ""
+            seen.goto(path, fragment)
+            if fragment:
+                seen.page.wait_for_selector("[data-shown]")
+            seen.page.wait_for_timeout(300)
+            assert seen.ask("document.documentElement.scrollWidth") <= width, path
+            assert seen.troubles == [], path
+
+
+def test_hostile_names_are_shown_as_text(browser: Browser, site: BuildReport) -> None:
+    with visit(browser) as seen:
+        seen.goto(site.out / "index.html")
+        assert HOSTILE in seen.ask('document.getElementById("runs").textContent')
+        seen.goto(site.out / "compare.html", f"#a={slug(site, 'baseline')}&b={slug(site, HOSTILE)}")
+        seen.page.wait_for_selector("[data-shown]")
+        assert seen.ask('document.querySelectorAll("main b, main script").length') == 0
+        assert seen.troubles == []

@@ -1,0 +1,242 @@
+"""Building a site: same input, same bytes; untrusted names; damaged and unreadable traces."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pages import read_links
+from site_runs import HOSTILE, busy_run, troubled_run
+from trace_builder import engine, eventful, header
+
+from cbtrace.site.build import BuildReport, build_site, run_slug
+from cbtrace.site.folder import OutputFolderError
+from cbtrace.traces import (
+    EmptyTraceError,
+    NotATraceError,
+    TraceNotFoundError,
+    TraceVersionError,
+    TraceWriter,
+    UsageError,
+)
+from cbtrace.traces.frames import preamble
+from cbtrace.traces.schema import Frame
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("traces")
+    busy_run(folder / "first.cbt", "first", stall_step=20, tags={"b": "2", "a": "1"})
+    busy_run(folder / "second.cbt", "second", requests=70, limit=60, step_ns=1_200_000)
+    troubled_run(folder / "third.cbt")
+    eventful(folder / "fourth.cbt").close()
+    return sorted(folder.glob("*.cbt"))
+
+
+def test_the_same_traces_give_the_same_bytes(traces: list[Path], tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom cbtrace.site.build import build_site\n"
+        "build_site([Path(p) for p in sys.argv[2:]], Path(sys.argv[1]), title='T')"
+    )
+    found = []
+    for number, (seed, zone) in enumerate((("0", "UTC"), ("4242", "Asia/Tokyo"))):
+        copies = tmp_path / f"elsewhere-{number}" / "deep"
+        copies.mkdir(parents=True)
+        for trace in traces:
+            shutil.copy(trace, copies)
+        out = tmp_path / f"site-{number}"
+        environment = os.environ | {"PYTHONHASHSEED": seed, "TZ": zone, "LC_ALL": "C"}
+        command = [sys.executable, "-c", code, str(out), *(str(copies / trace.name) for trace in traces)]
+        subprocess.run(command, check=True, env=environment)
+        found.append(contents(out))
+    assert found[0] == found[1]
+    assert len(found[0]) > 15
+
+
+def test_the_report_tells_what_was_built(traces: list[Path], tmp_path: Path) -> None:
+    told: list[tuple[int, int, str]] = []
+    report = build_site(traces, tmp_path / "site", progress=lambda *now: told.append(now))
+    assert [run.source for run in report.runs] == traces
+    assert all((report.out / run.page).is_file() for run in report.runs)
+    on_disk = [path for path in report.out.rglob("*") if path.is_file()]
+    assert report.files == len(on_disk)
+    assert report.bytes == sum(path.stat().st_size for path in on_disk)
+    assert told[0] == (0, len(traces), traces[0].name)
+    assert told[-1][:2] == (len(traces), len(traces))
+
+
+def test_every_link_leads_somewhere(traces: list[Path], tmp_path: Path) -> None:
+    out = build_site(traces, tmp_path / "site").out
+    pages = {path: read_links(path) for path in out.rglob("*.html")}
+    assert len(pages) == 4 + len(traces)
+    for path, links in pages.items():
+        assert links.inline == [], path
+        assert len(links.ids) == len(set(links.ids)), path
+        for address in links.addresses:
+            assert not re.match(r"[a-z]+:|//", address), (path, address)
+            name, _, fragment = address.partition("#")
+            target = (path.parent / name).resolve() if name else path
+            assert target.is_file(), (path, address)
+            assert target.is_relative_to(out.resolve())
+            if fragment and "=" not in fragment:
+                assert fragment in pages[target].ids, (path, address)
+            elif fragment:
+                slugs = {run.parent.name for run in out.glob("runs/*/index.html")}
+                assert all(part.partition("=")[2] in slugs for part in fragment.split("&")), (path, address)
+
+
+def test_files_that_data_names_exist(traces: list[Path], tmp_path: Path) -> None:
+    out = build_site(traces, tmp_path / "site").out
+    runs = next((out / "assets").glob("runs.*.js")).read_text()
+    listed = json.loads(runs.removeprefix('cbtrace.load("runs",').removesuffix(");\n"))
+    for run in listed["runs"]:
+        assert (out / run["src"]).is_file()
+    levels = 0
+    for path in out.glob("runs/*/timeline.*.js"):
+        data = json.loads(path.read_text().partition(",")[2].removesuffix(");\n"))
+        for level in data["levels"]:
+            for key in level["keys"]:
+                part = (path.parent / data["sources"][key]).read_text()
+                assert part.startswith(f"cbtrace.load({json.dumps(key)},")
+                levels += 1
+    assert levels > 0, "a longer run has finer levels in files of their own"
+
+
+def test_two_runs_of_one_name_and_one_file_name_are_two(tmp_path: Path) -> None:
+    paths = []
+    for number in range(3):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        paths.append(folder / "run.cbt")
+        busy_run(paths[-1], "same", seed=min(number, 1))  # the second and the third are equal to the last byte
+    report = build_site(paths, tmp_path / "site")
+    assert len({run.page for run in report.runs}) == 3
+    assert paths[1].read_bytes() == paths[2].read_bytes()
+
+
+def test_untrusted_names_are_text_and_stay_inside(tmp_path: Path) -> None:
+    names = [HOSTILE, "../../etc/passwd", "x" * 10_000, "", " ", "\u202eabc", "nul\0name", "con", "{name}{0}"]
+    paths = []
+    for number, name in enumerate(names):
+        paths.append(tmp_path / f"{number}.cbt")
+        busy_run(paths[-1], name, tags={HOSTILE: name}, request_id=HOSTILE, requests=4)
+    out = build_site(paths, tmp_path / "site").out
+    assert {path.name for path in tmp_path.iterdir()} == {"site", *(path.name for path in paths)}
+    for folder in (out / "runs").iterdir():
+        assert re.fullmatch(r"[a-z0-9-]{1,60}", folder.name)
+    for path in [*out.rglob("*.html"), *out.glob("runs/*/*.js"), *out.glob("assets/runs.*.js")]:
+        text = path.read_text(encoding="utf-8")
+        assert "<script>alert" not in text, path
+        assert "<b>" not in text, path
+
+
+def test_slugs_are_never_taken_twice(tmp_path: Path) -> None:
+    trace = busy_run(tmp_path / "run.cbt", "Größe: 14 blocks!")
+    taken: set[str] = set()
+    slugs = [run_slug(trace, taken) for _ in range(3)]
+    assert slugs[0].startswith("groe-14-blocks-") or slugs[0].startswith("gro-e-14-blocks-")
+    assert slugs[1:] == [f"{slugs[0]}-2", f"{slugs[0]}-3"]
+
+
+def cut(path: Path, share: float) -> Path:
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * share)])
+    return path
+
+
+def test_a_cut_trace_is_built_under_a_banner(tmp_path: Path) -> None:
+    busy_run(tmp_path / "run.cbt")
+    report = build_site([cut(tmp_path / "run.cbt", 0.6)], tmp_path / "site")
+    assert not report.runs[0].complete
+    html = (report.out / report.runs[0].page).read_text()
+    assert "This recording did not end normally." in html
+    assert "The file ends within a frame" in html or "was not closed" in html
+    assert "incomplete" in (report.out / "index.html").read_text()
+
+
+def test_a_damaged_trace_is_built_under_a_banner(tmp_path: Path) -> None:
+    path = tmp_path / "run.cbt"
+    busy_run(path)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 200] = bytes(200)
+    path.write_bytes(bytes(data))
+    report = build_site([path], tmp_path / "site")
+    html = (report.out / report.runs[0].page).read_text()
+    assert "This trace is damaged or cut." in html
+
+
+@pytest.mark.parametrize("share", [0.35, 0.5, 0.7, 0.9])
+def test_any_part_of_a_trace_gives_a_page(tmp_path: Path, share: float) -> None:
+    eventful(tmp_path / "run.cbt").close()
+    report = build_site([cut(tmp_path / "run.cbt", share)], tmp_path / "site")
+    assert not report.runs[0].complete
+
+
+ALMOST_NOTHING = {"header": [header()], "engine": [engine()], "both": [header("only"), engine()]}
+
+
+@pytest.mark.parametrize("frames", ALMOST_NOTHING.values(), ids=ALMOST_NOTHING)
+def test_a_trace_of_almost_nothing_gives_a_page(tmp_path: Path, frames: list[Frame]) -> None:
+    writer = TraceWriter(tmp_path / "run.cbt")
+    for frame in frames:
+        writer.write(frame)
+    writer.close()
+    report = build_site([tmp_path / "run.cbt"], tmp_path / "site")
+    assert "No step was recorded" in (report.out / report.runs[0].page).read_text()
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [(None, TraceNotFoundError), (b"", EmptyTraceError), (b"just some text, no trace", NotATraceError)],
+)
+def test_an_unreadable_file_is_named_and_nothing_is_written(
+    traces: list[Path], tmp_path: Path, content: bytes | None, error: type[Exception]
+) -> None:
+    bad = tmp_path / "bad.cbt"
+    if content is not None:
+        bad.write_bytes(content)
+    with pytest.raises(error, match=r"bad\.cbt"):
+        build_site([traces[0], bad], tmp_path / "site")
+    assert [path.name for path in tmp_path.iterdir()] == (["bad.cbt"] if content is not None else [])
+
+
+def test_a_newer_trace_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "new.cbt"
+    busy_run(path)
+    start = preamble(999)
+    path.write_bytes(start + path.read_bytes()[len(start) :])
+    with pytest.raises(TraceVersionError, match="999"):
+        build_site([path], tmp_path / "site")
+    assert not (tmp_path / "site").exists()
+
+
+def test_no_trace_and_a_foreign_folder_are_usage_errors(traces: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="name one or more"):
+        build_site([], tmp_path / "site")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("mine")
+    with pytest.raises(OutputFolderError):
+        build_site(traces, tmp_path / "mine")
+
+
+def test_a_rebuild_drops_runs_that_are_gone(traces: list[Path], tmp_path: Path) -> None:
+    first: BuildReport = build_site(traces, tmp_path / "site")
+    build_site(traces[:1], tmp_path / "site")
+    assert [path.name for path in (tmp_path / "site" / "runs").iterdir()] == [
+        Path(run.page).parent.name for run in first.runs[:1]
+    ]

@@ -1,0 +1,75 @@
+"""Every text that code and templates ask for is there, and no text is there for nothing."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from cbtrace.site.analysis.catalogue import GROUPS, METRICS
+from cbtrace.site.words import LANGUAGES, load_words
+from cbtrace.traces.schema import AdmissionStop, EventKind, Severity
+
+SITE = Path(str(files("cbtrace.site")))
+TEMPLATES = Path(str(files("cbtrace.templates")))
+
+
+def asked_literally() -> set[str]:
+    """Keys that are written out in full where they are used."""
+    python = [path.read_text() for path in SITE.rglob("*.py")]
+    templates = [path.read_text() for path in TEMPLATES.rglob("*.html")]
+    return {key for text in python for key in re.findall(r"words\(\s*[\"']([\w.]+)[\"']", text)} | {
+        key for text in templates for key in re.findall(r"\bt\('([\w.]+)'[,)]", text)
+    }
+
+
+def prefixes() -> set[str]:
+    """Beginnings of keys that are put together at run time."""
+    texts = [path.read_text() for path in [*SITE.rglob("*.py"), *TEMPLATES.rglob("*.html")]]
+    patterns = (r"f\"([\w.]+\.)\{", r"\bt\('([\w.]+\.)' ~", r"starting\(f?\"([\w.]+\.)", r"f\"([\w.]+_)\{")
+    found = {match for text in texts for pattern in patterns for match in re.findall(pattern, text)}
+    return found | {"timeline.reduction", "events.text_", "recording."}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_no_text_is_missing(language: str) -> None:
+    words = load_words(language)
+    missing = sorted(key for key in asked_literally() if not words.has(key))
+    assert missing == []
+    for kind in EventKind:
+        assert words(f"event.{kind.name}")
+    for stop in AdmissionStop:
+        assert words(f"stop.{stop.name}")
+    for severity in Severity:
+        assert words(f"severity.{severity.name}")
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_metric_is_defined(language: str) -> None:
+    words = load_words(language)
+    for group in GROUPS:
+        assert words(f"group.{group.id}")
+    for metric in METRICS:
+        for part in ("label", "formula", "scope"):
+            assert words(f"metric.{metric}.{part}")
+
+
+def test_no_text_is_left_over() -> None:
+    used, started = asked_literally(), tuple(prefixes())
+    assert [key for key in load_words().texts if key not in used and not key.startswith(started)] == []
+
+
+def test_texts_of_scripts_are_all_asked_for() -> None:
+    scripts = "\n".join(path.read_text() for path in (TEMPLATES / "assets").glob("*.js"))
+    for key in load_words().starting("compare.js."):
+        name = key.removeprefix("compare.js.")
+        dynamic = {"same", "differs", "unknown", "equal", "faster", "slower", "fewer", "more", "less", "good", "bad"}
+        asked = f"words.{name}" in scripts or f'"{name}"' in scripts or name in dynamic
+        assert asked, key
+
+
+def test_a_missing_key_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        load_words()("no.such.key")
