@@ -54,6 +54,7 @@ class Adapter:
 
     name = "canned"
     cache = None
+    cache_budget = 65536
     geometry = KvGeometry(1 << 16, 4096, 0, 65536, [KvGroup("full_attention", 16, 1 << 16, 16)])
 
     def free_and_cached(self) -> tuple[int, int]:
@@ -110,6 +111,7 @@ class Processor:
 
     def __init__(self) -> None:
         self.scheduler = Scheduler()
+        self.max_batch_tokens = 8192
         self.use_async_batching, self.model_device = False, "cpu"
         self.cb_config = SimpleNamespace(cpu_offload_space=0.0)
         self.model_runner = SimpleNamespace(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from cbtrace.traces.schema import AdmissionStop
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Outcome:
     """What one scheduling call was offered and what it did."""
 

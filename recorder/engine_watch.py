@@ -9,7 +9,7 @@ from typing import Any
 
 from cbtrace.recorder.engine import KvAdapter, adapter_for
 from cbtrace.recorder.gpu_time import GpuStepTimer
-from cbtrace.recorder.guard import guarded
+from cbtrace.recorder.guard import guarded, noting
 from cbtrace.recorder.hooks import HookSet
 from cbtrace.recorder.memory import MemoryProbe
 from cbtrace.recorder.memory_model import predicted_memory
@@ -127,9 +127,14 @@ class EngineWatch:
         """Give every hooked method back, stop sampling, end the trace."""
         self._let_step_finish()
         self.hooks.remove()
-        if self._nvml is not None:
-            self._nvml.stop()
-        self._tell_losses()
+        try:
+            if self._step_watch is not None:
+                self._step_watch.flush()
+            if self._nvml is not None:
+                self._nvml.stop()
+            self._tell_losses()
+        except Exception as error:
+            self.sink.fail(error)
         self.sink.close()
 
     def _let_step_finish(self) -> None:
@@ -162,14 +167,17 @@ class EngineWatch:
         def watch(owner: Any, name: str, **handlers: Callable[..., Any]) -> None:
             add(owner, name, guarded(sink, **handlers), label=f"{type(owner).__name__}.{name}")
 
-        watch(processor, "prepare_next_batch", before=steps.begin, after=steps.prepared, failed=self._broke)
+        def keep(owner: Any, name: str, note: Callable[[Any], None]) -> None:
+            add(owner, name, noting(sink, note), label=f"{type(owner).__name__}.{name}")
+
+        watch(processor, "prepare_next_batch", before=steps.begin, after=steps.prepared)
         watch(scheduler, "add_waiting_request", before=lambda t, a, k: requests.visible(t, (*a, *k.values())[0]))
-        watch(scheduler, "_process_candidates", after=steps.walked)
+        keep(scheduler, "_process_candidates", steps.walked)
         if hasattr(scheduler, "_try_to_meet_safety_margin"):
-            watch(scheduler, "_try_to_meet_safety_margin", after=steps.margin_checked)
-        watch(scheduler, "schedule_batch", before=steps.scheduling, after=steps.scheduled)
+            keep(scheduler, "_try_to_meet_safety_margin", steps.margin_checked)
+        watch(scheduler, "schedule_batch", after=steps.scheduled)
         watch(scheduler, "finish_request", before=lambda t, a, k: requests.finished(t, (*a, *k.values())[0]))
-        watch(scheduler, "clear_cancelled_requests", after=lambda t, states, _: requests.cancelled(t, states))
+        keep(scheduler, "clear_cancelled_requests", lambda states: requests.cancelled(states) if states else None)
         watch(offloading, "offload_requests", before=steps.offloading, after=steps.offloaded)
         # What cannot happen with this engine's settings is not listened to: each hook costs every step.
         if getattr(processor.cb_config, "cpu_offload_space", None) != 0:
@@ -179,9 +187,9 @@ class EngineWatch:
         if runner.pad_inputs or not timer.reason:
             watch(runner, "compute_batch", before=steps.computing, after=steps.computed, failed=self._broke)
             watch(runner, "_capture_graph", before=steps.capturing, after=steps.captured)
-        watch(processor, "_generation_step", after=steps.launched, failed=self._broke)
+        keep(processor, "_generation_step", steps.launched)
         watch(processor.inputs_and_outputs, "prepare_batch_update", after=steps.results_ready)
-        watch(processor, "update_batch", before=steps.updating, after=steps.updated, failed=self._broke)
+        watch(processor, "update_batch", after=steps.updated)
         watch(processor, "_handle_request_error", before=self._request_failed)
         watch(processor, "warmup", before=self._warmup_begins, after=self._warmup_ended, failed=self._warmup_failed)
 

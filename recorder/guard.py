@@ -21,6 +21,24 @@ Failed = Callable[[int, BaseException, Any], None]
 """``(t_ns, error, token)``; the error goes on to the engine afterwards."""
 
 
+def noting(sink: Sink, note: Callable[[Any], None]) -> Around:
+    """Build the stand-in for a method whose result is only to be kept: too little to be timed."""
+
+    def around(hook: Holder) -> Callable[..., Any]:
+        def stand_in(*args: Any, **kwargs: Any) -> Any:
+            result = hook.original(*args, **kwargs)
+            if sink.live:
+                try:
+                    note(result)
+                except Exception as error:
+                    sink.fail(error)
+            return result
+
+        return stand_in
+
+    return around
+
+
 def guarded(
     sink: Sink, before: Before | None = None, after: After | None = None, failed: Failed | None = None
 ) -> Around:

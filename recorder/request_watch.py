@@ -17,6 +17,7 @@ from cbtrace.traces.schema import (
     EndReason,
     Event,
     EventKind,
+    Frame,
     Request,
     RequestFlag,
     Roster,
@@ -42,9 +43,9 @@ class RequestWatch:
         self._offloading: dict[str, tuple[int, int, int]] | None = None
         """While the engine puts requests off: their (position, blocks, bytes) before it began."""
         self._put_off_events: list[Event] = []
-        self._ends: list[tuple[End, TokenIds | None]] | None = None
-        """While results are applied: ends are written after their step, so that a cut trace never lacks the step."""
-        self.update_ns = -1
+        self._ends: list[Frame] | None = None
+        """While results are applied: what will have to be written after their step."""
+        self._ready_ns = -1
 
     # Submitted -------------------------------------------------------------------------------------------------------
 
@@ -61,6 +62,8 @@ class RequestWatch:
         if state.streaming:
             flags |= RequestFlag.STREAMING
         limit = state.max_new_tokens
+        if flags & RequestFlag.SUBMIT_UNSEEN:
+            record.generated_before = len(_output_tokens(state))
         self._sink.requests += 1
         self._sink.emit(
             Request(
@@ -73,7 +76,7 @@ class RequestWatch:
                 submit_ns=submit_ns,
                 flags=flags,
                 prompt_hash=_hash(state.initial_tokens[:prompt_tokens]),
-                generated_before=_generated(state) if flags & RequestFlag.SUBMIT_UNSEEN else 0,
+                generated_before=record.generated_before,
             )
         )
         return record
@@ -161,13 +164,25 @@ class RequestWatch:
                 self._event(EventKind.PREFIX_MATCH, t_ns, record.ordinal, tokens=int(state.position_offset))
 
     def roster(self) -> None:
-        """Now and then, write who holds which slot, for readers that lost an admission to damage."""
+        """Now and then, write who holds which slot, for readers that lost an admission to damage. Called when a batch
+        has been scheduled and its inputs are not yet written, which is when positions move."""
         if self._steps.next_index % _ROSTER_EVERY:
             return
         records = self._ledger.active()
-        slots = [value for record in records for value in (record.slot, record.ordinal)]
-        serials = [record.serial for record in records]
-        self._sink.emit(Roster(self._steps.next_index, self._ledger.admissions, slots, serials))
+        self._sink.emit(
+            Roster(
+                step=self._steps.next_index,
+                next_serial=self._ledger.admissions,
+                slots=[value for record in records for value in (record.slot, record.ordinal)],
+                serials=[record.serial for record in records],
+                positions=[int(record.state.position_offset) for record in records],
+                delivered=[self._delivered(record) for record in records],
+            )
+        )
+
+    def _delivered(self, record: RequestRecord) -> int:
+        under_way = self._steps.tokens_under_way(record)
+        return len(_output_tokens(record.state)) + under_way - record.generated_before
 
     # Put off ---------------------------------------------------------------------------------------------------------
 
@@ -232,23 +247,23 @@ class RequestWatch:
                 continue
             record = self._adopt(t_ns, state)
             parent = self._ledger.current.get(str(request_id).rpartition(_CHILD)[0])
-            record.computed = int(state.position_offset)
             record.inherited = True
-            self._admit(t_ns, record, record.computed)
+            start = int(state.position_offset)
+            self._admit(t_ns, record, start)
             blocks = parent.ordinal if parent is not None else -1
-            self._event(EventKind.FORK, t_ns, record.ordinal, tokens=record.computed, blocks=blocks)
+            self._event(EventKind.FORK, t_ns, record.ordinal, tokens=start, blocks=blocks)
 
     # Ended -----------------------------------------------------------------------------------------------------------
 
-    def results_begin(self) -> None:
-        """From here to :meth:`results_end` ends are kept back."""
+    def results_begin(self, t_ns: int) -> None:
+        """Results are applied from here to :meth:`results_end`: what ends meanwhile ended when they were ready."""
         self._ends = []
+        self._ready_ns = t_ns
 
-    def results_end(self) -> None:
-        """Their step is written: now the ends may follow."""
+    def results_end(self) -> list[Frame]:
+        """Return the frames of the requests that ended: they follow their step, so that a cut trace never lacks it."""
         ends, self._ends = self._ends or [], None
-        for end, token_ids in ends:
-            self._write_end(end, token_ids)
+        return ends
 
     def finished(self, t_ns: int, request_id: str) -> None:
         """The engine is done with a request, for whatever reason; those it only puts off are not meant here."""
@@ -259,11 +274,12 @@ class RequestWatch:
             return
         tokens = record.state.generated_tokens
         by_eos = bool(tokens) and tokens[-1] in record.state._eos_token_ids
-        ended_ns = self.update_ns if self._ends is not None else t_ns
+        ended_ns = self._ready_ns if self._ends is not None else t_ns
         self._end(ended_ns, record, EndReason.EOS if by_eos else EndReason.LENGTH)
 
-    def cancelled(self, t_ns: int, states: list[Any]) -> None:
+    def cancelled(self, states: list[Any]) -> None:
         """These requests were taken out of the queues on their caller's wish; the engine delivers nothing for them."""
+        t_ns = self._sink.now()
         for state in states:
             record = self._ledger.current.get(state.request_id)
             if record is not None:
@@ -300,17 +316,15 @@ class RequestWatch:
             output_hash=_hash(output),
             error=error,
         )
-        token_ids = TokenIds(record.ordinal, _int32(output)) if self._keep_token_ids and output else None
         self._steps.left(record)
         self._ledger.end(record)
+        frames: list[Frame] = [TokenIds(record.ordinal, _int32(output))] if self._keep_token_ids and output else []
+        frames.append(end)
         if self._ends is not None:
-            self._ends.append((end, token_ids))
-        else:
-            self._write_end(end, token_ids)
-
-    def _write_end(self, end: End, token_ids: TokenIds | None) -> None:
-        self._sink.emit(token_ids)
-        self._sink.emit(end)
+            self._ends += frames
+            return
+        for frame in frames:
+            self._sink.emit(frame)
 
     def _event(self, kind: EventKind, t_ns: int, request: int, **fields: int) -> None:
         self._sink.emit(Event(kind, t_ns, self._steps.next_index, request, **fields))
@@ -320,10 +334,6 @@ def _output_tokens(state: Any) -> list[int]:
     """All tokens a request has generated: after a soft reset the earlier ones are at the end of its prompt."""
     before = state.initial_tokens[state._true_initial_tokens :] if state._true_initial_tokens else []
     return [*before, *state.generated_tokens]
-
-
-def _generated(state: Any) -> int:
-    return len(_output_tokens(state))
 
 
 def _int32(tokens: list[int]) -> bytes:

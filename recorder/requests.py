@@ -20,6 +20,7 @@ class RequestRecord:
         "bit",
         "computed",
         "ended",
+        "generated_before",
         "id",
         "inherited",
         "key",
@@ -47,6 +48,7 @@ class RequestRecord:
         self.serial = -1
         self.computed = 0
         self.inherited = False
+        self.generated_before = 0
         self.visible = False
         self.ended = False
 

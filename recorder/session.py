@@ -19,8 +19,8 @@ from cbtrace.recorder.fingerprint import fingerprint
 from cbtrace.recorder.options import Options
 from cbtrace.recorder.ranks import rank_of_process
 from cbtrace.recorder.sink import Sink
-from cbtrace.traces.writer import TraceWriter
 from cbtrace.traces.schema import Event, EventKind, Header, Severity
+from cbtrace.traces.writer import TraceWriter
 
 
 class Recording:

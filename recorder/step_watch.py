@@ -13,7 +13,7 @@ from cbtrace.recorder.request_watch import RequestWatch
 from cbtrace.recorder.requests import RequestLedger
 from cbtrace.recorder.sink import Sink
 from cbtrace.recorder.steps import OpenSteps, StepDraft
-from cbtrace.traces.schema import Event, EventKind, GraphKey, StepFlag
+from cbtrace.traces.schema import Event, EventKind, Frame, GraphKey, StepFlag
 
 _state_of = attrgetter("state")
 # Plain integers: operations on flag enums cost more than all else that is done with them.
@@ -46,9 +46,13 @@ class StepWatch:
         self._adapter = adapter
         self._scheduler = processor.scheduler
         self._runner = processor.model_runner
+        self._token_budget = int(processor.max_batch_tokens)
         self._base_flags = int(StepFlag.ASYNC) if processor.use_async_batching else 0
         self._gpu_timer = gpu_timer
         self._after_step = after_step
+        self._defer = not gpu_timer.reason
+        self._finished: list[tuple[StepDraft | None, int, list[Frame]]] = []
+        self._forking = False
         self._draft = steps.begin(0)
         self._current: StepDraft | None = None
         self._under_way = False
@@ -68,21 +72,15 @@ class StepWatch:
         """The engine begins to prepare a batch (which may turn out empty)."""
         self._draft = self._steps.begin(t_ns)
 
-    def margin_checked(self, _t_ns: int, met: Any, _token: Any) -> None:
+    def margin_checked(self, met: Any) -> None:
         """The scheduler compared the free share with its safety margin (Transformers 5.20 and newer)."""
         self._margin_met = bool(met)
 
-    def walked(self, _t_ns: int, result: Any, _token: Any) -> None:
-        """The scheduler walked its candidates."""
+    def walked(self, result: Any) -> None:
+        """The scheduler walked its candidates; the second value says whether one of them found no KV."""
         self._allocation_failed = bool(result[1])
 
-    def scheduling(self, _t_ns: int, args: Any, kwargs: Any) -> tuple[bool, int, int]:
-        """The scheduler is asked for a batch: remember what it was offered."""
-        self._margin_met = self._allocation_failed = None
-        budgets = dict(zip(("token_budget", "cache_budget"), args, strict=False)) | kwargs
-        return bool(self._scheduler.block_new_requests), budgets["token_budget"], budgets["cache_budget"]
-
-    def scheduled(self, t_ns: int, result: Any, offered: tuple[bool, int, int] | None) -> None:
+    def scheduled(self, t_ns: int, result: Any, _token: Any) -> None:
         """The scheduler has answered; ``None`` or an empty list is no batch."""
         members, fast_path, queries, kv_read = result
         draft = self._draft
@@ -93,8 +91,10 @@ class StepWatch:
         active = self._scheduler.active_requests
         if len(active) != self._ledger.admitted:
             self._requests.admit_unscheduled(t_ns, active)
-        if members and offered is not None:
-            self._take_outcome(offered, len(members), bool(fast_path), queries, kv_read)
+        if members:
+            self._take_outcome(len(members), bool(fast_path), queries, kv_read)
+            self._requests.roster()
+        self._margin_met = self._allocation_failed = None
 
     def _take_members(self, t_ns: int, members: list[Any], queries: int) -> None:
         draft, ledger = self._draft, self._ledger
@@ -127,11 +127,9 @@ class StepWatch:
             if state._new_tokens_limit <= len(state.generated_tokens):
                 self._draft.useless.append(record.ordinal)
 
-    def _take_outcome(
-        self, offered: tuple[bool, int, int], scheduled: int, fast_path: bool, queries: int, kv_read: int
-    ) -> None:
+    def _take_outcome(self, scheduled: int, fast_path: bool, queries: int, kv_read: int) -> None:
         draft, scheduler, adapter = self._draft, self._scheduler, self._adapter
-        blocked, token_budget, cache_budget = offered
+        blocked = scheduler.block_new_requests
         draft.waiting = len(scheduler.waiting_requests_order)
         draft.active = len(scheduler.active_requests)
         draft.kv_free, draft.kv_cached = adapter.free_and_cached()
@@ -147,9 +145,9 @@ class StepWatch:
                 left_waiting=draft.waiting,
                 scheduled=scheduled,
                 blocked=blocked,
-                token_budget=token_budget,
+                token_budget=self._token_budget,
                 tokens_used=queries,
-                cache_budget=cache_budget,
+                cache_budget=adapter.cache_budget,
                 cache_used=kv_read,
                 decode_fast_path=fast_path,
                 request_cap=scheduler.max_requests_per_batch,
@@ -204,13 +202,13 @@ class StepWatch:
         return (bool(kwargs["use_decode_fast_path"] if "use_decode_fast_path" in kwargs else args[2]),)
 
     def prepared(self, t_ns: int, is_step: Any, _token: Any) -> None:
-        """The inputs are written: the batch is a step."""
+        """The inputs are written: the batch is a step. Otherwise the engine has nothing to do."""
         if not is_step:
+            self.flush()
             return
         draft = self._draft
         draft.prepared = t_ns
         self._under_way = True
-        self._requests.roster()
         self._steps.launch(draft)
 
     def computing(self, _t_ns: int, _args: Any, _kwargs: Any) -> None:
@@ -230,6 +228,7 @@ class StepWatch:
             draft.flags |= _CAPTURED
         elif uses_graph:
             draft.flags |= _HIT
+        self.flush()
 
     def capturing(self, t_ns: int, _args: Any, _kwargs: Any) -> int:
         """There is no graph for the batch's sizes: it runs once by itself and once to be captured."""
@@ -242,41 +241,48 @@ class StepWatch:
         duration = t_ns - begun if begun is not None else -1
         self._sink.emit(Event(EventKind.GRAPH_CAPTURE, t_ns, draft.index, tokens=draft.graph, duration_ns=duration))
 
-    def launched(self, t_ns: int, _result: Any, _token: Any) -> None:
+    def launched(self, _result: Any) -> None:
         """The launch returned; a synchronous engine has waited for the device here."""
-        self._draft.launched = t_ns
+        self._draft.launched = self._sink.now()
         self._under_way = False
 
     # Results ---------------------------------------------------------------------------------------------------------
 
-    def updating(self, _t_ns: int, _args: Any, _kwargs: Any) -> bool:
-        """Results are about to be fetched and applied; say whether requests are to be forked."""
-        self.applying = True
-        self._requests.results_begin()
-        return bool(self._scheduler._requests_to_fork)
-
     def results_ready(self, t_ns: int, result: Any, _token: Any) -> None:
-        """The host has the results of a batch: the oldest one that is open."""
-        members = result[0]
-        draft = self._current = self._steps.results_of(members)
-        self._requests.update_ns = t_ns
-        if draft is None:
-            return
-        draft.ready = t_ns
+        """The host has the results of a batch, the oldest one that is open, and goes on to apply them."""
+        self.applying = True
+        draft = self._current = self._steps.results_of(result[0])
+        self._forking = bool(self._scheduler._requests_to_fork)
+        self._requests.results_begin(t_ns)
+        if draft is not None:
+            draft.ready = t_ns
 
-    def updated(self, t_ns: int, _result: Any, forking: bool | None) -> None:
+    def updated(self, t_ns: int, _result: Any, _token: Any) -> None:
         """The results are applied: the step is complete."""
         draft, self._current = self._current, None
-        if forking:
+        if self._forking:
             self._requests.forked(t_ns, self._scheduler.active_requests)
-        if draft is not None:
-            gpu_ns = self._gpu_timer.collect(draft.index)
-            self._sink.emit(draft.frame(t_ns, gpu_ns))
-            self._sink.steps += 1
-            self._sink.cost.end_step()
-        self._requests.results_end()
+        self._finished.append((draft, t_ns, self._requests.results_end()))
+        if not self._defer:
+            self.flush()
         self._after_step(t_ns)
         self.applying = False
+
+    def flush(self) -> None:
+        """Write the steps that are complete, each followed by the ends it brought.
+
+        Where a device does the work, this is put off until the next batch has been launched: the host then has to wait
+        for the device anyway, and the engine does not wait for our write. At most two steps are kept back.
+        """
+        finished = self._finished
+        while finished:
+            draft, done, ends = finished.pop(0)
+            if draft is not None:
+                self._sink.emit(draft.frame(done, self._gpu_timer.collect(draft.index)))
+                self._sink.steps += 1
+                self._sink.cost.end_step()
+            for frame in ends:
+                self._sink.emit(frame)
 
     def phase(self) -> str:
         """Name what the batch under way does, for an error that ends it."""

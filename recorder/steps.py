@@ -80,6 +80,10 @@ class StepDraft:
         if new_token:
             self.chunk_tokens.add(record.ordinal)
 
+    def gives_token(self, record: RequestRecord) -> bool:
+        """Whether the batch computes a token for a request that holds a slot."""
+        return bool(self.decode_mask & record.bit) or record.ordinal in self.chunk_tokens
+
     def frame(self, done: int, gpu_ns: int) -> Step:
         """Return the finished step."""
         times = pack_times(self.start, self.scheduled, self.prepared, self.launched, self.ready, done)
@@ -135,9 +139,13 @@ class OpenSteps:
                 return draft
         return None
 
+    def tokens_under_way(self, record: RequestRecord) -> int:
+        """Return how many batches under way will give the request a token."""
+        return sum(draft.gives_token(record) for draft in self._open)
+
     def left(self, record: RequestRecord) -> None:
         """A request ends or is put off: what batches under way compute for it will be dropped. Called while it still
         holds its slot."""
         for draft in self._open:
-            if draft.decode_mask & record.bit or record.ordinal in draft.chunk_tokens:
+            if draft.gives_token(record):
                 draft.useless.append(record.ordinal)

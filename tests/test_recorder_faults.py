@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engines import Case, prompts, tiny_llama
+
 from cbtrace.recorder import RecordingStopped, record
 from cbtrace.recorder.engine.blocks import BlocksKv
 from cbtrace.recorder.engine.sectors import SectorsKv
@@ -19,17 +21,14 @@ from cbtrace.recorder.session import Recording
 from cbtrace.recorder.step_watch import StepWatch
 from cbtrace.traces import TraceWriter, open_trace
 
-from engines import Case, prompts, tiny_llama
-
 pytestmark = pytest.mark.engine
 
 CASE = Case(prompts(8, 10, 40), new_tokens=24, settings={"num_blocks": 14})
 
 HANDLERS = [
-    *((StepWatch, name) for name in ("begin", "walked", "scheduling", "scheduled", "offloading", "offloaded")),
-    *((StepWatch, name) for name in ("prepared", "launched")),
-    *((StepWatch, name) for name in ("updating", "results_ready", "updated")),
-    *((RequestWatch, name) for name in ("submitted", "visible", "finished", "cancelled", "engine_ready", "roster")),
+    *((StepWatch, name) for name in ("begin", "walked", "scheduled", "offloading", "offloaded", "prepared")),
+    *((StepWatch, name) for name in ("launched", "results_ready", "updated", "flush")),
+    *((RequestWatch, name) for name in ("submitted", "visible", "finished", "engine_ready", "roster", "results_end")),
     *((EngineWatch, name) for name in ("created", "cache_begins", "inputs_begin", "engine_created", "session")),
     *((EngineWatch, name) for name in ("submit_begins", "_after_step", "_write_engine", "_first_visible")),
 ]
@@ -88,20 +87,20 @@ def test_a_disk_that_fails_ends_only_the_recording(
     llama: Any, expected: Any, tmp_path: Path, monkeypatch: Any, code: int, after: int
 ) -> None:
     writes = iter(range(10**6))
-    put = TraceWriter._put
+    write = TraceWriter.write
 
-    def fails(self: TraceWriter, data: bytes) -> None:
+    def fails(self: TraceWriter, frame: Any) -> None:
         if next(writes) >= after:
             raise OSError(code, os.strerror(code))
-        put(self, data)
+        write(self, frame)
 
-    monkeypatch.setattr(TraceWriter, "_put", fails)
+    monkeypatch.setattr(TraceWriter, "write", fails)
     tokens, told = run_recorded(llama, tmp_path / "run.cbt")
     assert tokens == expected
     reason = "disk_full" if code == errno.ENOSPC else "io_error"
     assert len(told) == 1 and f"({reason}: {os.strerror(code)})" in told[0]
     trace = open_trace(tmp_path / "run.cbt")
-    assert trace.footer is None and trace.recovery.frames_read == after - 1
+    assert trace.footer is None and trace.recovery.frames_read == after
 
 
 def test_a_warning_filter_that_raises_does_not_reach_the_engine(

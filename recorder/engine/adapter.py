@@ -13,6 +13,8 @@ class KvAdapter(Protocol):
     name: str
     geometry: KvGeometry
     cache: Any
+    cache_budget: int
+    """KV entries that a batch off the decode fast path may read."""
 
     def free_and_cached(self) -> tuple[int, int]:
         """Return (free, cached) units. Cached units hold a reusable prefix and belong to no request."""

@@ -16,6 +16,7 @@ class BlocksKv:
     def __init__(self, cache: Any) -> None:
         self.cache = cache
         self.geometry = _geometry(cache)
+        self.cache_budget = int(cache.num_pages)
         self._manager = cache._block_manager
 
     def free_and_cached(self) -> tuple[int, int]:

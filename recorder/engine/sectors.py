@@ -20,6 +20,7 @@ class SectorsKv:
     def __init__(self, cache: Any) -> None:
         self.cache = cache
         self.geometry = _geometry(cache)
+        self.cache_budget = int(cache.max_tokens_read)
         unit = self.geometry.unit_bytes
         self._sector_units = cache.bytes_per_sector // unit
         self._allocators = [(a, a.index, a.bytes_per_block // unit) for a in cache.cache_allocators.values()]
