@@ -10,11 +10,12 @@ import threading
 from pathlib import Path
 
 import pytest
-from trace_builder import TraceBuilder, header
 
 from cbtrace.traces import TraceExistsError, TraceWriter, open_trace
 from cbtrace.traces.frames import MAX_PAYLOAD, PREAMBLE_BYTES
-from cbtrace.traces.schema import Clock, TokenIds
+from cbtrace.traces.schema import Clock, Footer, Step, TokenIds
+from cbtrace.traces.stepcode import pack_times
+from trace_builder import TraceBuilder, header
 
 KILLED = """
 import sys
@@ -106,26 +107,29 @@ def test_what_the_system_refuses_reaches_the_caller(tmp_path: Path) -> None:
         TraceWriter(tmp_path / "no such folder" / "run.cbt")
 
 
-def test_a_full_disk_is_an_error_and_leaves_whole_frames(tmp_path: Path) -> None:
+@pytest.mark.parametrize("limit", range(1000, 1040))
+def test_a_full_disk_leaves_whole_frames_and_the_reason(tmp_path: Path, limit: int) -> None:
     resource = pytest.importorskip("resource", reason="file-size limits exist on POSIX only")
     path = tmp_path / "run.cbt"
     child = os.fork()
     if child == 0:  # the limit holds for a whole process, so a child hits it
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        writer = TraceWriter(path)
+        writer.write(header())
         try:
-            with TraceWriter(path) as writer:
-                writer.write(header())
-                for count in range(10_000):
-                    writer.write(Clock(count, count))
+            for index in range(10_000):
+                writer.write(Step(index, pack_times(*range(index, index + 6)), -1, b"", 0, 0, 0, 0, 0, 0))
         except OSError:
+            writer.write(Footer(1, "disk_full", index, 0, writer.frames + 1, 0, 0, 0))
             os._exit(7)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-    trace = open_trace(path)
-    assert path.stat().st_size == 1000
-    assert trace.recovery.status == "cut"
-    assert trace.recovery.frames_read == 1 + len(trace.clocks) > 10
+    report = open_trace(path).recovery
+    assert limit - 120 < path.stat().st_size <= limit
+    assert report.status == "stopped"
+    assert [finding.slug for finding in report.findings] == ["stopped-disk-full", "engine-missing"]
+    assert report.after_step == report.frames_read - 3 > 5
 
 
 def test_a_frame_beyond_the_limit_is_refused_and_writing_goes_on(tmp_path: Path) -> None:

@@ -97,6 +97,8 @@ class TraceBuilder:
     path: os.PathLike[str]
     name: str = "synthetic"
     roster_every: int = 0
+    roster_positions: bool = True
+    """Whether rosters tell how far requests are."""
     step_ns: int = 1_000_000
     tags: dict[str, str] = field(default_factory=dict)
     truth: list[TrueMember] = field(default_factory=list)
@@ -241,10 +243,12 @@ class TraceBuilder:
 
     def roster(self) -> None:
         """Write down who is in which slot."""
-        slots: list[int] = []
-        for slot, (request, _) in self.slots.items():
-            slots += [slot, request.ordinal]
-        self.write(Roster(self.steps, self.serial, slots, [serial for _, serial in self.slots.values()]))
+        slots = [value for slot, (request, _) in self.slots.items() for value in (slot, request.ordinal)]
+        roster = Roster(self.steps, self.serial, slots, [serial for _, serial in self.slots.values()])
+        if self.roster_positions:
+            roster.positions = [request.position for request, _ in self.slots.values()]
+            roster.delivered = [len(self.token_times[request.ordinal]) for request, _ in self.slots.values()]
+        self.write(roster)
 
     def soft_reset(self, request: SimRequest) -> None:
         """The request loses its KV and waits again."""

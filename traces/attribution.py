@@ -37,9 +37,11 @@ class Ordinals:
         return len(self.values)
 
     def rows(self, ordinals: Ints) -> Ints:
-        """Rows of ordinals, -1 for negative ones."""
-        found: Ints = np.searchsorted(self.values, ordinals).astype(np.int64)
-        return np.where(ordinals < 0, -1, found)
+        """Rows of ordinals; -1 for those that have none, and for negative ones."""
+        if not len(self.values):
+            return np.full(len(ordinals), -1, dtype=np.int64)
+        found = np.minimum(np.searchsorted(self.values, ordinals), len(self.values) - 1)
+        return np.where(self.values[found] == ordinals, found, -1)
 
 
 @dataclass(frozen=True)

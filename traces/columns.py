@@ -46,7 +46,7 @@ class Steps:
     wasted_tokens: Ints
     """Tokens computed and dropped."""
     kv_read: Ints
-    """KV entries of earlier positions that the batch reads, summed over its members."""
+    """KV entries of earlier positions that the batch reads, summed over its members; -1 where one is unknown."""
     padded_queries: Ints
     """Query length after padding; equals the real one when nothing is padded."""
     padded_kv: Ints
@@ -72,7 +72,7 @@ class StepRequests:
     decode: Ints
     recompute: Ints
     position: Ints
-    """KV entries of the request before the step."""
+    """KV entries of the request before the step; -1 where damage, or a ring, lost what it takes to know."""
     new_token: Bools
     """The step gave the request a token that was delivered."""
     wasted: Bools
@@ -123,7 +123,7 @@ class Tokens:
 
     request: Ints
     position: Ints
-    """1 for the first token of a request."""
+    """1 for the first token of a request; -1 where steps are missing and it cannot be counted from either end."""
     step: Ints
     time_ns: Ints
     """The host had the results of the step (:attr:`Steps.ready_ns`)."""
@@ -146,7 +146,9 @@ class Admissions:
 
 @dataclass(frozen=True)
 class Events:
-    """One row an event, ordered as recorded. Fields as :class:`~cbtrace.traces.schema.Event`."""
+    """One row an event, ordered as recorded. Fields as :class:`~cbtrace.traces.schema.Event`.
+
+    An event of a request that a ring has given up names none (-1)."""
 
     kind: Ints
     time_ns: Ints

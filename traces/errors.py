@@ -119,6 +119,17 @@ class TraceExistsError(TraceError):
     slug = "trace-exists"
 
 
+class TraceFullError(TraceError):
+    """The trace has reached its size limit: nothing more is written but its end mark.
+
+    Attributes:
+        footer_reason: what the end mark should say.
+    """
+
+    slug = "trace-full"
+    footer_reason = "max_size"
+
+
 declare("failed", Severity.BROKEN, "Something failed that has no message of its own.", "Read the sentence printed.")
 declare("usage", Severity.BROKEN, "The command line or an argument is wrong.", "Run the command with --help.")
 declare(
@@ -156,4 +167,10 @@ declare(
     Severity.BROKEN,
     "A file of that name exists, and recordings are not overwritten without being asked.",
     "Choose another name, or allow overwriting.",
+)
+declare(
+    "trace-full",
+    Severity.DATA_LOSS,
+    "The trace reached the size limit that was asked for.",
+    "Raise the limit, or record a ring that keeps the newest steps.",
 )

@@ -314,15 +314,16 @@ class Intake:
         self._now = max(self._now, frame.step)
 
     def ordinals_seen(self, steps: StepColumns) -> Iterator[NDArray[np.int64]]:
-        """All request ordinals that any frame names."""
+        """All request ordinals that any frame names; of a ring, those of requests that it kept."""
         named: set[int] = {*self.requests, *self.visible, *self.ends, *self.token_ids}
         named.update(admit.request for admit in self.admits.values())
-        for event in self.events:
-            named.update(ordinal for ordinal in _ordinals_of_event(event) if ordinal >= 0)
+        if self.overwritten is None:
+            for event in self.events:
+                named.update(ordinal for ordinal in _ordinals_of_event(event) if ordinal >= 0)
+            named.update(request.parent for request in self.requests.values() if request.parent >= 0)
         for frame in self.membership:
             if isinstance(frame, Roster):
                 named.update(frame.slots[1::2])
-        named.update(request.parent for request in self.requests.values() if request.parent >= 0)
         yield np.array(sorted(named), dtype=np.int64)
         yield steps.chunks.request
         yield steps.wasted.request

@@ -200,8 +200,8 @@ def _admission_sums(intake: Intake, ordinals: Ordinals) -> tuple[Ints, Ints, Int
 
 
 def _count(events: Sequence[Event], kind: EventKind, ordinals: Ordinals) -> Ints:
-    who = ordinals.rows(column(event.request for event in events if event.kind == kind and event.request >= 0))
-    return np.bincount(who, minlength=len(ordinals))
+    who = ordinals.rows(column(event.request for event in events if event.kind == kind))
+    return np.bincount(who[who >= 0], minlength=len(ordinals))
 
 
 @dataclasses.dataclass(frozen=True)
