@@ -25,6 +25,8 @@ from .columns import (
     Steps,
     Tokens,
 )
+from .compressed import MAGIC as ZSTD_MAGIC
+from .compressed import ZstdFile
 from .errors import EmptyTraceError, NotATraceError, TraceError, TraceNotFoundError, TraceVersionError
 from .frames import PREAMBLE_BYTES, Damage, FrameScanner, nearest_version, preamble, read_preamble
 from .intake import Breach, Intake, StepColumns
@@ -194,24 +196,33 @@ def open_trace(path: str | os.PathLike[str]) -> Trace:
         TraceError: the file starts as a trace, but not one frame in it is intact.
     """
     path = Path(path)
-    with _open(path) as file:
-        start = file.read(PREAMBLE_BYTES)
-        version = _version(path, start, file)
-        damaged = read_preamble(start) is None
-        # A damaged preamble may be shorter or longer than it was: look for frames from the first byte on.
-        offset = 0 if damaged else PREAMBLE_BYTES
-        file.seek(offset)
-        return _read(path, FrameScanner(file.read, offset), version, damaged)
+    try:
+        with _open(path) as file:
+            start = file.read(PREAMBLE_BYTES)
+            version = _version(path, start, file)
+            damaged = read_preamble(start) is None
+            # A damaged preamble may be shorter or longer than it was: look for frames from the first byte on.
+            offset = 0 if damaged else PREAMBLE_BYTES
+            file.seek(offset)
+            return _read(path, file, FrameScanner(file.read, offset), version, damaged)
+    except OSError as error:
+        raise TraceError(f"{path.name} cannot be read to its end ({error.strerror}): copy it and try again.") from error
 
 
-def _open(path: Path) -> BinaryIO:
+def _open(path: Path) -> BinaryIO | ZstdFile:
+    """The file, decompressed if it is compressed, whatever its name is."""
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
             raise TraceNotFoundError(f"{path.name} is a folder: name one trace in it, a file that ends in .cbt.")
         if not stat.S_ISREG(mode):
             raise TraceNotFoundError(f"{path.name} is not a regular file: name a trace on disk.")
-        return path.open("rb")
+        file = path.open("rb")
+        if file.read(len(ZSTD_MAGIC)) == ZSTD_MAGIC:
+            file.close()
+            return ZstdFile(path)
+        file.seek(0)
+        return file
     except FileNotFoundError as error:
         raise TraceNotFoundError(f"There is no trace {path.name} here: check the path.") from error
     except OSError as error:
@@ -219,8 +230,10 @@ def _open(path: Path) -> BinaryIO:
         raise TraceNotFoundError(f"{path.name} cannot be read ({reason}): check its permissions.") from error
 
 
-def _version(path: Path, start: bytes, file: BinaryIO) -> int:
+def _version(path: Path, start: bytes, file: BinaryIO | ZstdFile) -> int:
     """The format version of a file, before anything else in it is looked at."""
+    if isinstance(file, ZstdFile) and file.broken:
+        raise TraceError(f"{path.name} is compressed with zstd and cannot be decompressed: decompress it with zstd -d.")
     if not start or (len(start) < PREAMBLE_BYTES and preamble().startswith(start)):
         raise EmptyTraceError(
             f"{path.name} is empty: recording ended before anything was written; record the run again."
@@ -238,7 +251,7 @@ def _version(path: Path, start: bytes, file: BinaryIO) -> int:
     return FORMAT_VERSION
 
 
-def _holds_a_frame(file: BinaryIO) -> bool:
+def _holds_a_frame(file: BinaryIO | ZstdFile) -> bool:
     """Whether a frame is found near the start of a file that does not begin as a trace does."""
     file.seek(0)
     left = _SNIFF
@@ -252,7 +265,7 @@ def _holds_a_frame(file: BinaryIO) -> bool:
     return any(not isinstance(found, Damage) for found in FrameScanner(read))
 
 
-def _read(path: Path, scanner: FrameScanner, version: int, damaged: bool) -> Trace:
+def _read(path: Path, file: BinaryIO | ZstdFile, scanner: FrameScanner, version: int, damaged: bool) -> Trace:
     intake = Intake()
     decode = decoder(version)
     ranges: list[LostRange] = []
@@ -269,6 +282,9 @@ def _read(path: Path, scanner: FrameScanner, version: int, damaged: bool) -> Tra
             intake.breach()
             continue
         intake.take(frame, found[1])
+    if isinstance(file, ZstdFile) and file.broken:
+        ranges.append(LostRange(scanner.bytes_seen, scanner.bytes_seen, "compressed"))
+        intake.breach()
     if not intake.frames:
         if not ranges and not unreadable:
             raise EmptyTraceError(f"{path.name} holds no frames: recording ended at once; record the run again.")

@@ -179,6 +179,9 @@ def _range_finding(lost: LostRange, last_step: int) -> Finding:
             f"The file ends within a frame at byte {lost.start}, after {_after(last_step)}; {size} bytes were dropped."
         )
         return _finding("cut", place, text)
+    if lost.reason == "compressed":
+        text = f"The compressed file is damaged behind its first {lost.start} decompressed bytes: the rest is lost."
+        return _finding("compressed-damaged", place, text)
     if lost.reason == "abandoned":
         text = f"From byte {lost.start} on the file was not searched further: {size} bytes look made to waste time."
         return _finding("search-abandoned", place, text)
@@ -214,6 +217,12 @@ _MESSAGES = [
         Severity.DATA_LOSS,
         "A stretch of the file is full of false starts of frames, more than damage by accident makes.",
         "Do not trust the file unless you know where it comes from.",
+    ),
+    declare(
+        "compressed-damaged",
+        Severity.DATA_LOSS,
+        "Bytes within the compressed file were changed or lost; nothing behind them can be decompressed.",
+        _RECORD_AGAIN,
     ),
     declare("preamble-damaged", Severity.DATA_LOSS, "The first bytes of the file were changed.", _RECORD_AGAIN),
     declare("header-missing", Severity.DATA_LOSS, "The frame with name, tags and fingerprint is lost.", _RECORD_AGAIN),
@@ -273,6 +282,7 @@ _SEVERITY = {message.slug: message.severity for message in _MESSAGES}
 _DAMAGE = {
     "damaged",
     "search-abandoned",
+    "compressed-damaged",
     "preamble-damaged",
     "header-missing",
     "steps-missing",
