@@ -37,7 +37,7 @@ def kv_budget(engine: Engine, steps: Steps) -> KvBudget:
     kv = engine.kv
     capacity = kv.capacity_units * kv.unit_bytes
     margin = safety_margin(engine)
-    any_step = len(steps.index) > 0
+    known = steps.kv_used >= 0  # damage may hide the geometry
     return KvBudget(
         unit_name=kv.unit_name,
         unit_bytes=kv.unit_bytes,
@@ -47,10 +47,10 @@ def kv_budget(engine: Engine, steps: Steps) -> KvBudget:
         reserved_bytes=kv.reserved_bytes,
         safety_margin=margin,
         margin_bytes=None if margin is None else round(margin * capacity),
-        peak_used_bytes=int(steps.kv_used.max()) if any_step else None,
-        mean_used_bytes=time_weighted_mean(steps.kv_used, steps.scheduled_ns) if any_step else None,
-        peak_cached_bytes=int(steps.kv_cached.max()) if any_step else None,
-        min_free_bytes=int(steps.kv_free.min()) if any_step else None,
+        peak_used_bytes=int(steps.kv_used[known].max()) if known.any() else None,
+        mean_used_bytes=time_weighted_mean(steps.kv_used[known], steps.scheduled_ns[known]) if known.any() else None,
+        peak_cached_bytes=int(steps.kv_cached[known].max()) if known.any() else None,
+        min_free_bytes=int(steps.kv_free[known].min()) if known.any() else None,
     )
 
 

@@ -68,7 +68,7 @@ class Gaps:
 def completed(requests: Requests) -> Bools:
     """Requests that ended normally with at least one token: those that enter the latency percentiles."""
     ended = np.isin(requests.end_reason, (EndReason.EOS, EndReason.LENGTH))
-    return np.asarray(ended & (requests.generated > 0) & (requests.first_token_ns >= 0))
+    return np.asarray(ended & (requests.generated > 0))
 
 
 def count_requests(requests: Requests) -> RequestCounts:
@@ -110,16 +110,17 @@ def latencies(requests: Requests, tokens: Tokens) -> Latencies:
     """Every latency of the completed requests.
 
     Requests whose submit was not seen (the recorder came later) have no true TTFT, queue time or E2E and enter only
-    TPOT and token gaps.
+    TPOT and token gaps. An instant that the trace lost leaves its request out of what needs it.
     """
     done = completed(requests)
-    seen = done & ((requests.flags & RequestFlag.SUBMIT_UNSEEN) == 0)
+    seen = done & ((requests.flags & RequestFlag.SUBMIT_UNSEEN) == 0) & (requests.submit_ns >= 0)
     admitted = seen & (requests.admitted_ns >= 0)
-    several = done & (requests.generated > 1)
+    first = requests.first_token_ns >= 0
+    several = done & (requests.generated > 1) & first & (requests.last_token_ns >= 0)
     span = requests.last_token_ns[several] - requests.first_token_ns[several]
     ended = requests.end_reason != EndReason.RUNNING
     return Latencies(
-        ttft=(requests.first_token_ns - requests.submit_ns)[seen],
+        ttft=(requests.first_token_ns - requests.submit_ns)[seen & first],
         queue=(requests.admitted_ns - requests.submit_ns)[admitted],
         tpot=span / (requests.generated[several] - 1),
         e2e=(requests.end_ns - requests.submit_ns)[seen & (requests.end_ns >= 0)],
