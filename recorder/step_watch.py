@@ -125,7 +125,7 @@ class StepWatch:
             self._ledger.start_decoding(record)
             # A limit of no new tokens is noticed by the engine only once it has one.
             if state._new_tokens_limit <= len(state.generated_tokens):
-                self._draft.useless.append(record.ordinal)
+                self._draft.drop(record)
 
     def _take_outcome(self, scheduled: int, fast_path: bool, queries: int, kv_read: int) -> None:
         draft, scheduler, adapter = self._draft, self._scheduler, self._adapter
@@ -136,7 +136,8 @@ class StepWatch:
         draft.groups = adapter.groups()
         draft.flags = self._base_flags | (_FAST_PATH if fast_path else 0) | (_BLOCKED if blocked else 0)
         starved = scheduler.starved_requests
-        draft.starved = [self._ledger.current[state.request_id].ordinal for state, _ in starved] if starved else []
+        if starved:
+            draft.starved = tuple(self._ledger.current[state.request_id].ordinal for state, _ in starved)
         if not draft.waiting:
             return
         margin_met = adapter.margin_met(scheduler.safety_margin) if self._margin_met is None else self._margin_met

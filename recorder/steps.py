@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from cbtrace.recorder.requests import RequestRecord
@@ -11,56 +12,31 @@ from cbtrace.traces.schema import CHUNK_FORMAT, ChunkFlag, Step, StepDetail
 from cbtrace.traces.stepcode import pack_ordinals, pack_times
 
 _pack_chunk = struct.Struct(CHUNK_FORMAT).pack
+_NEW_TOKEN, _DECODE = int(ChunkFlag.NEW_TOKEN), int(ChunkFlag.DECODE)
 
 
 class StepDraft:
     """A batch under way. Synchronous engines have one at a time; asynchronous ones launch the next before they apply
     the results of this one, so that two are open."""
 
-    __slots__ = (
-        "active",
-        "attempts",
-        "captured",
-        "chunk_tokens",
-        "chunks",
-        "decode_mask",
-        "first",
-        "flags",
-        "graph",
-        "groups",
-        "has_prefill",
-        "index",
-        "kv_cached",
-        "kv_free",
-        "launched",
-        "prepared",
-        "ready",
-        "scheduled",
-        "start",
-        "starved",
-        "stop",
-        "useless",
-        "waiting",
-    )
+    # What most steps leave as it is stands in the class: making a draft is part of every step's cost.
+    attempts = 0
+    chunks: Sequence[bytes] = ()
+    chunk_tokens: Collection[int] = ()
+    """Ordinals of the chunks that end in a token."""
+    useless: tuple[int, ...] = ()
+    """Ordinals of requests whose token the engine computes and does not keep."""
+    starved: tuple[int, ...] = ()
+    has_prefill = False
+    captured = False
+    first: Any = None
+    """The engine's first member of the batch, to recognize the batch when its results come."""
+    decode_mask = kv_free = kv_cached = waiting = active = stop = flags = graph = 0
+    groups: bytes | None = None
 
     def __init__(self, index: int, start: int) -> None:
         self.index = index
         self.start = self.scheduled = self.prepared = self.launched = self.ready = start
-        self.attempts = 0
-        self.decode_mask = 0
-        self.chunks: list[bytes] = []
-        self.chunk_tokens: set[int] = set()
-        """Ordinals of the chunks that end in a token."""
-        self.has_prefill = False
-        self.useless: list[int] = []
-        """Ordinals of requests whose token the engine computes and does not keep."""
-        self.starved: list[int] = []
-        self.first: Any = None
-        """The engine's first member of the batch, to recognize the batch when its results come."""
-        self.kv_free = self.kv_cached = self.waiting = self.active = 0
-        self.groups: bytes | None = None
-        self.stop = self.flags = self.graph = 0
-        self.captured = False
 
     def add_chunk(self, record: RequestRecord, position: int, queries: int, new_token: bool) -> None:
         """Add a request that does more than one plain decode: ``queries`` tokens from ``position`` on.
@@ -73,12 +49,18 @@ class StepDraft:
         recompute = max(min(end, known) - position, 0)
         prefill = max(min(end, record.prompt_tokens) - max(position, known), 0)
         decode = queries - recompute - prefill > 0
-        flags = (ChunkFlag.NEW_TOKEN if new_token else 0) | (ChunkFlag.DECODE if decode else 0)
+        flags = (_NEW_TOKEN if new_token else 0) | (_DECODE if decode else 0)
+        if not isinstance(self.chunks, list) or not isinstance(self.chunk_tokens, set):
+            self.chunks, self.chunk_tokens = [], set()
         self.chunks.append(_pack_chunk(record.ordinal, prefill, recompute, flags))
         self.has_prefill = self.has_prefill or prefill + recompute > 0
         record.computed = max(known, end)
         if new_token:
             self.chunk_tokens.add(record.ordinal)
+
+    def drop(self, record: RequestRecord) -> None:
+        """The token that the batch computes for this request will not be kept."""
+        self.useless = (*self.useless, record.ordinal)
 
     def gives_token(self, record: RequestRecord) -> bool:
         """Whether the batch computes a token for a request that holds a slot."""
@@ -132,12 +114,13 @@ class OpenSteps:
         self.next_index += 1
 
     def results_of(self, members: list[Any]) -> StepDraft | None:
-        """Return the draft of the batch whose results have come; drafts before it never got theirs."""
-        while self._open:
-            draft = self._open.popleft()
-            if members and draft.first is members[0]:
-                return draft
-        return None
+        """Return the draft of the batch whose results have come. Drafts before it never got theirs. A batch from before
+        the recording has no draft."""
+        if not members or all(draft.first is not members[0] for draft in self._open):
+            return None
+        while (draft := self._open.popleft()).first is not members[0]:
+            pass
+        return draft
 
     def tokens_under_way(self, record: RequestRecord) -> int:
         """Return how many batches under way will give the request a token."""
@@ -148,4 +131,4 @@ class OpenSteps:
         holds its slot."""
         for draft in self._open:
             if draft.gives_token(record):
-                draft.useless.append(record.ordinal)
+                draft.drop(record)
