@@ -137,7 +137,7 @@ class Trace:
     @cached_property
     def requests(self) -> Requests:
         """One row a request."""
-        return tables.requests(self._intake, self._attribution, self._ordinals, self._packed, self.request_sums)
+        return tables.requests(self._intake, self._attribution, self._ordinals, self.request_sums)
 
     @property
     def second_ends(self) -> Ints:

@@ -124,13 +124,11 @@ def _padded(graph: Ints, keys: dict[int, GraphKey], queries: Ints, kv: Ints) -> 
     return queries, kv
 
 
-def requests(
-    intake: Intake, attribution: Attribution, ordinals: Ordinals, packed: StepColumns, sums: RequestSums
-) -> Requests:
+def requests(intake: Intake, attribution: Attribution, ordinals: Ordinals, sums: RequestSums) -> Requests:
     """One row a request."""
     known = [intake.requests.get(ordinal) for ordinal in ordinals.values.tolist()]
     ends = [intake.ends.get(ordinal) for ordinal in ordinals.values.tolist()]
-    totals, ready = attribution.totals, packed.instants[:, 4]
+    totals = attribution.totals
     hits, saved, admitted = _admission_sums(intake, ordinals)
     return Requests(
         id=[request.id if request else "" for request in known],
@@ -142,8 +140,8 @@ def requests(
         submit_ns=_from(known, lambda request: request.submit_ns),
         visible_ns=column(intake.visible.get(ordinal, -1) for ordinal in ordinals.values.tolist()),
         admitted_ns=admitted,
-        first_token_ns=np.where(sums.first_seen, _at(ready, totals.first_row), -1),
-        last_token_ns=np.where(sums.last_seen, _at(ready, totals.last_row), -1),
+        first_token_ns=np.where(sums.first_seen, sums.first_ns, -1),
+        last_token_ns=np.where(sums.last_seen, sums.last_ns, -1),
         end_ns=_from(ends, lambda end: end.t_ns),
         end_reason=column(EndReason.RUNNING if end is None else end.reason for end in ends),
         generated=np.where(sums.promised >= 0, sums.promised, totals.delivered),
@@ -242,6 +240,9 @@ class RequestSums:
     end_step: Ints
     """The first step that can see its end; a huge number if it did not end."""
     anchors: Anchors
+    first_ns: Ints
+    """When the first token came that is there; -1 if there is none."""
+    last_ns: Ints
     first_seen: Bools
     """The first token that is there is its first."""
     last_seen: Bools
@@ -276,6 +277,8 @@ def request_sums(intake: Intake, attribution: Attribution, ordinals: Ordinals, p
         first_step=first_step,
         end_step=end_step,
         anchors=_anchors(intake, ordinals),
+        first_ns=_at(packed.instants[:, 4], totals.first_row),
+        last_ns=_at(packed.instants[:, 4], totals.last_row),
         first_seen=whole | ~gaps.since(first_step, _at(index, totals.first_row)),
         last_seen=whole | ~gaps.until(_at(index, totals.last_row), until),
         complete=(first_step >= 0) & ~attribution.token_gaps.until(first_step - 1, end_step),
