@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trace_builder import TraceBuilder, TrueMember, eventful
 
 from cbtrace.traces import Trace, TraceError, open_trace
+from cbtrace.traces.codec import encode
 from cbtrace.traces.frames import PREAMBLE_BYTES, preamble, seal
 from cbtrace.traces.schema import Admit, Clock, Frame, Header, Notice, Roster, Severity, Step
-from cbtrace.traces.writer import _encode
+from trace_builder import TraceBuilder, TrueMember, eventful
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> TraceBuilder:
 
 def bounds(build: TraceBuilder) -> list[int]:
     """Where each frame of the file starts, and where the last ends."""
-    sizes = [len(seal(_encode(frame))) for frame in build.frames]
+    sizes = [len(seal(encode(frame))) for frame in build.frames]
     return [PREAMBLE_BYTES + sum(sizes[:count]) for count in range(len(sizes) + 1)]
 
 
@@ -113,7 +113,7 @@ def test_a_stretch_overwritten_taken_out_or_put_in(
 
 
 def assemble(frames: list[Frame]) -> bytes:
-    return preamble() + b"".join(seal(_encode(frame)) for frame in frames)
+    return preamble() + b"".join(seal(encode(frame)) for frame in frames)
 
 
 def test_each_frame_taken_out_is_noticed(build: TraceBuilder, tmp_path: Path) -> None:
@@ -245,9 +245,9 @@ def test_a_recording_that_was_not_closed_says_so(tmp_path: Path) -> None:
         b"\x93\x0c\x00" + b"\xcf" + b"\xff" * 8,  # a time beyond 63 bits
         b"\x98\x0c\x00\x00" + b"\x91" * 100_000,  # nested deeply, in a field that nobody knows
         b"\x95\x06\x00\x00\xdd\xff\xff\xff\xff",  # a list that claims four billion slots
-        _encode(Admit(1 << 40, 0, 1 << 30, 0, 0, 0, 0, 0, 0)),  # a slot that no engine has
-        _encode(Roster(0, 1, [0], [0])),  # a slot without a request
-        _encode(Clock(-1 << 63, 0)),
+        encode(Admit(1 << 40, 0, 1 << 30, 0, 0, 0, 0, 0, 0)),  # a slot that no engine has
+        encode(Roster(0, 1, [0], [0])),  # a slot without a request
+        encode(Clock(-1 << 63, 0)),
         b"\x93\x63\x00\x00",  # a frame of an unknown kind
         b"",
     ],

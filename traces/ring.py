@@ -10,8 +10,7 @@ import os
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-import msgspec
-
+from .codec import encode
 from .frames import preamble, seal
 from .schema import (
     Admit,
@@ -31,7 +30,6 @@ from .schema import (
 )
 
 _PERMANENT = (Header, Engine, GraphKey, Notice)
-_encode = msgspec.msgpack.Encoder().encode
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class Checkpoint:
     def start_of_file(self) -> bytes:
         """The file up to the checkpoint's roster."""
         given_up = self.frames - len(self.head)
-        mark = seal(_encode(Overwritten(self.step, self.steps, given_up)))
+        mark = seal(encode(Overwritten(self.step, self.steps, given_up)))
         return b"".join((preamble(), *self.head, mark))
 
 

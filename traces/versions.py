@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from . import codec
 from .schema import FORMAT_VERSION, Frame
 
 RawFrame = list[Any]
@@ -24,7 +25,7 @@ def _from_1(frame: RawFrame) -> RawFrame:
     """Before: a roster was ``[6, step, next_serial, slots, serials]``. After: positions and delivered tokens follow.
 
     Version 1 did not record them, so both are -1, unknown, for each occupied slot. Version 2 also has a new kind of
-    frame, :class:`~cbtrace.traces.schema.Overwritten`, which no trace of version 1 holds.
+    frame, :class:`~cbtrace.traces.schema.Overwritten`, and a packed form of steps; no trace of version 1 holds either.
     """
     if frame[0] != _ROSTER:
         return frame
@@ -35,7 +36,6 @@ def _from_1(frame: RawFrame) -> RawFrame:
 UPGRADERS: dict[int, Callable[[RawFrame], RawFrame]] = {1: _from_1}
 """Version *from* which an upgrader leads to the next."""
 
-_decode_newest = msgspec.msgpack.Decoder(Frame).decode
 _decode_any = msgspec.msgpack.Decoder(list).decode
 
 
@@ -45,7 +45,7 @@ def decoder(version: int) -> Callable[[bytes], Frame]:
     It raises :class:`msgspec.DecodeError` or :class:`RecursionError` for a payload that is no such frame.
     """
     if version == FORMAT_VERSION:
-        return _decode_newest
+        return codec.decode
     steps = [UPGRADERS[older] for older in range(version, FORMAT_VERSION)]
 
     def decode(payload: bytes) -> Frame:

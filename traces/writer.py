@@ -9,9 +9,9 @@ import threading
 from collections import deque
 from pathlib import Path
 
-import msgspec
 from msgspec.structs import replace
 
+from .codec import encode
 from .errors import TraceExistsError, TraceFullError
 from .frames import PREAMBLE_BYTES, preamble, read_preamble, seal
 from .ring import Checkpoint, RingMemory, append_bytes
@@ -20,7 +20,6 @@ from .schema import MAGIC, Footer, Frame, Step
 SMALLEST_LIMIT = 1 << 16
 """64 KiB: the smallest ``max_bytes``."""
 _FOOTER_ROOM = 1024
-_encode = msgspec.msgpack.Encoder().encode
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
@@ -93,7 +92,7 @@ class TraceWriter:
                 a :class:`Footer` takes the place of up to four of them if it must.
             ValueError: the writer is closed, or the frame is longer than a trace allows.
         """
-        data = seal(_encode(frame))
+        data = seal(encode(frame))
         with self._lock:
             if self._file < 0:
                 raise ValueError("The trace is closed.")
@@ -153,7 +152,7 @@ class TraceWriter:
             os.ftruncate(self._file, self.bytes_written)
             os.lseek(self._file, self.bytes_written, os.SEEK_SET)
             footer = replace(footer, frames=footer.frames - 1, steps=footer.steps - was_step)
-            data = seal(_encode(footer))
+            data = seal(encode(footer))
 
     # Staying within a limit -------------------------------------------------------------------------------------------
 
