@@ -3,7 +3,11 @@
 The hooks are the real ones, on objects that only hand out a canned schedule: ``--requests`` requests that decode, and
 every ``--join`` steps one that ends and one that joins with a chunk of prefill. Prints microseconds a step by part.
 
+A real engine touches megabytes between two hooks, so that each of them finds its code and data out of the caches;
+``--cold`` does the same between the calls of the canned engine, and shows what a step really costs.
+
     python benchmarks/hook_replay.py --requests 64
+    python benchmarks/hook_replay.py --requests 128 --cold
 """
 
 from __future__ import annotations
@@ -16,8 +20,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from cbtrace.recorder.cost import CostHistogram
 from cbtrace.recorder.engine_watch import EngineWatch
+from cbtrace.recorder.guard import measure_frame
 from cbtrace.recorder.options import Options
 from cbtrace.recorder.sink import Sink
 from cbtrace.traces import TraceWriter
@@ -107,9 +114,10 @@ class Scheduler:
 
 
 class Processor:
-    """Calls its parts in the engine's order, and does nothing else."""
+    """Calls its parts in the engine's order, and does nothing else but to empty the caches if asked to."""
 
-    def __init__(self) -> None:
+    def __init__(self, cold: bool = False) -> None:
+        self._ballast = np.zeros(1 << 20) if cold else np.zeros(0)  # 8 MiB: more than a core's second-level cache
         self.scheduler = Scheduler()
         self.max_batch_tokens = 8192
         self.use_async_batching, self.model_device = False, "cpu"
@@ -130,20 +138,29 @@ class Processor:
         )
         self.ending: list[str] = []
 
+    def _work(self) -> None:
+        if self._ballast.size:
+            self._ballast += 1.0
+
     def prepare_next_batch(self) -> bool:
+        self._work()
         self.scheduler.clear_cancelled_requests()
         batch, fast, queries, kv = self.scheduler.schedule_batch(8192, 65536)
         self.offloading_manager.restore_scheduled_requests(batch)
         self.model_runner.maybe_pad_inputs(queries, kv, fast)
+        self._work()
         return True
 
     def _generation_step(self, _model: Any) -> None:
+        self._work()
         self.model_runner.compute_batch(None, {})
 
     def update_batch(self) -> None:
+        self._work()
         self.inputs_and_outputs.prepare_batch_update()
         for request_id in self.ending:
             self.scheduler.finish_request(request_id)
+        self._work()
 
     def warmup(self, _model: Any) -> None: ...
 
@@ -174,12 +191,12 @@ def drive(processor: Processor, steps: int, requests: int, join: int) -> float:
     return time.perf_counter() - begun
 
 
-def watched(folder: Path, number: int) -> tuple[EngineWatch, Processor]:
+def watched(folder: Path, number: int, cold: bool) -> tuple[EngineWatch, Processor]:
     """A processor with the recorder's hooks on it."""
     path = folder / f"{number}.cbt"
-    sink = Sink(TraceWriter(path), path, time.monotonic_ns())
+    sink = Sink(TraceWriter(path), path, time.monotonic_ns(), measure_frame())
     watch = EngineWatch(sink, Options(nvml=False))
-    processor = Processor()
+    processor = Processor(cold)
     watch._watch_processor(None, processor, Adapter())
     watch._requests.adapter = Adapter()
     return watch, processor
@@ -210,13 +227,14 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--join", type=int, default=40, help="steps between a request that ends and one that joins")
+    parser.add_argument("--cold", action="store_true", help="empty the caches between hooks, as an engine does")
     parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args()
     bare, hooked, own = [], [], []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(options.rounds):
-            bare.append(drive(Processor(), options.steps, options.requests, options.join))
-            watch, processor = watched(Path(folder), number)
+            bare.append(drive(Processor(options.cold), options.steps, options.requests, options.join))
+            watch, processor = watched(Path(folder), number, options.cold)
             hooked.append(drive(processor, options.steps, options.requests, options.join))
             own.append(watch.sink.cost.total_ns / 1e9)
             if not watch.sink.live:

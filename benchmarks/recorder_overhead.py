@@ -76,7 +76,7 @@ class PartTimes:
     """Time inside the recorder's parts, by wrapping their methods for a while. They nest: writing is in results."""
 
     PARTS = (
-        ("scheduling", StepWatch, ("begin", "scheduled", "prepared")),
+        ("scheduling", StepWatch, ("scheduled", "prepared")),
         ("results", StepWatch, ("results_ready", "updated")),
         ("GPU events", GpuStepTimer, ("begin", "end", "collect")),
         ("memory samples", MemoryProbe, ("sample",)),

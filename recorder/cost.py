@@ -8,7 +8,9 @@ _SUBDIVISIONS = 4  # bits below the leading one that a bucket keeps: buckets are
 class CostHistogram:
     """Durations in logarithmic buckets: totals are exact, percentiles are right to 6.25 %."""
 
-    def __init__(self) -> None:
+    def __init__(self, frame_ns: int = 0) -> None:
+        self.frame_ns = frame_ns
+        """What each hook adds beyond the time it measures itself."""
         self.open_ns = 0
         """Spent in the step in progress. Hooks add to it themselves: a call would cost as much as it measures."""
         self.count = 0

@@ -9,7 +9,7 @@ from typing import Any
 
 from cbtrace.recorder.engine import KvAdapter, adapter_for
 from cbtrace.recorder.gpu_time import GpuStepTimer
-from cbtrace.recorder.guard import guarded, noting
+from cbtrace.recorder.guard import guarded, noting, spanning
 from cbtrace.recorder.hooks import HookSet
 from cbtrace.recorder.memory import MemoryProbe
 from cbtrace.recorder.memory_model import predicted_memory
@@ -170,7 +170,8 @@ class EngineWatch:
         def keep(owner: Any, name: str, note: Callable[[Any], None]) -> None:
             add(owner, name, noting(sink, note), label=f"{type(owner).__name__}.{name}")
 
-        watch(processor, "prepare_next_batch", before=steps.begin, after=steps.prepared)
+        label = f"{type(processor).__name__}.prepare_next_batch"
+        add(processor, "prepare_next_batch", spanning(sink, steps.prepared), label=label)
         watch(scheduler, "add_waiting_request", before=lambda t, a, k: requests.visible(t, (*a, *k.values())[0]))
         keep(scheduler, "_process_candidates", steps.walked)
         if hasattr(scheduler, "_try_to_meet_safety_margin"):

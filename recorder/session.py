@@ -16,6 +16,7 @@ from cbtrace.recorder.attach import ManagerHooks, Watches, manager_class
 from cbtrace.recorder.engine_watch import EngineWatch, is_out_of_memory
 from cbtrace.recorder.errors import RecordError
 from cbtrace.recorder.fingerprint import fingerprint
+from cbtrace.recorder.guard import measure_frame
 from cbtrace.recorder.options import Options
 from cbtrace.recorder.ranks import rank_of_process
 from cbtrace.recorder.sink import Sink
@@ -136,7 +137,7 @@ class Recording:
     def _open(self, path: Path) -> Sink:
         epoch_ns, wall_ns = time.monotonic_ns(), time.time_ns()
         writer = TraceWriter(path, overwrite=self._overwrite)
-        sink = Sink(writer, path, epoch_ns)
+        sink = Sink(writer, path, epoch_ns, measure_frame())
         sink.emit(
             Header(
                 run_id=secrets.token_hex(8),

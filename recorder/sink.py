@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from cbtrace.recorder.cost import CostHistogram
-from cbtrace.traces.writer import TraceWriter
 from cbtrace.traces.schema import Footer, Frame, Notice, Severity
+from cbtrace.traces.writer import TraceWriter
 
 _REASONS = {errno.ENOSPC: "disk_full", errno.EDQUOT: "disk_full"}
 
@@ -30,11 +30,11 @@ class Sink:
     it can still be written, and from then on every call returns at once. ``live`` is what hooks look at.
     """
 
-    def __init__(self, writer: TraceWriter, path: Path, epoch_ns: int) -> None:
+    def __init__(self, writer: TraceWriter, path: Path, epoch_ns: int, frame_ns: int = 0) -> None:
         self.path = path
         self.live = True
         self.epoch_ns = epoch_ns
-        self.cost = CostHistogram()
+        self.cost = CostHistogram(frame_ns)
         self.steps = 0
         self.requests = 0
         self._writer = writer

@@ -53,7 +53,7 @@ class StepWatch:
         self._defer = not gpu_timer.reason
         self._finished: list[tuple[StepDraft | None, int, list[Frame]]] = []
         self._forking = False
-        self._draft = steps.begin(0)
+        self._draft = steps.begin()
         self._current: StepDraft | None = None
         self._under_way = False
         """Between prepared and launched; the engine also computes batches of its own to warm up."""
@@ -67,10 +67,6 @@ class StepWatch:
         self._steady_mask = 0
 
     # Scheduling ------------------------------------------------------------------------------------------------------
-
-    def begin(self, t_ns: int, _args: Any, _kwargs: Any) -> None:
-        """The engine begins to prepare a batch (which may turn out empty)."""
-        self._draft = self._steps.begin(t_ns)
 
     def margin_checked(self, met: Any) -> None:
         """The scheduler compared the free share with its safety margin (Transformers 5.20 and newer)."""
@@ -202,12 +198,14 @@ class StepWatch:
         """Sizes are about to be rounded up; which path the batch takes decides how."""
         return (bool(kwargs["use_decode_fast_path"] if "use_decode_fast_path" in kwargs else args[2]),)
 
-    def prepared(self, t_ns: int, is_step: Any, _token: Any) -> None:
+    def prepared(self, t_ns: int, is_step: Any, begun_ns: int) -> None:
         """The inputs are written: the batch is a step. Otherwise the engine has nothing to do."""
+        draft = self._draft
         if not is_step:
+            draft.attempts = 0
             self.flush()
             return
-        draft = self._draft
+        draft.start = begun_ns
         draft.prepared = t_ns
         self._under_way = True
         self._steps.launch(draft)
@@ -246,6 +244,7 @@ class StepWatch:
         """The launch returned; a synchronous engine has waited for the device here."""
         self._draft.launched = self._sink.now()
         self._under_way = False
+        self._draft = self._steps.begin()
 
     # Results ---------------------------------------------------------------------------------------------------------
 

@@ -34,9 +34,10 @@ class StepDraft:
     decode_mask = kv_free = kv_cached = waiting = active = stop = flags = graph = 0
     groups: bytes | None = None
 
-    def __init__(self, index: int, start: int) -> None:
+    start = scheduled = prepared = launched = ready = -1
+
+    def __init__(self, index: int) -> None:
         self.index = index
-        self.start = self.scheduled = self.prepared = self.launched = self.ready = start
 
     def add_chunk(self, record: RequestRecord, position: int, queries: int, new_token: bool) -> None:
         """Add a request that does more than one plain decode: ``queries`` tokens from ``position`` on.
@@ -104,9 +105,9 @@ class OpenSteps:
         self.next_index = 0
         self._open: deque[StepDraft] = deque()
 
-    def begin(self, start: int) -> StepDraft:
+    def begin(self) -> StepDraft:
         """Start a draft; it gets its place in line only when its batch turns out not to be empty."""
-        return StepDraft(self.next_index, start)
+        return StepDraft(self.next_index)
 
     def launch(self, draft: StepDraft) -> None:
         """The draft's batch was prepared: it is a step."""

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.engine
 CASE = Case(prompts(8, 10, 40), new_tokens=24, settings={"num_blocks": 14})
 
 HANDLERS = [
-    *((StepWatch, name) for name in ("begin", "walked", "scheduled", "offloading", "offloaded", "prepared")),
+    *((StepWatch, name) for name in ("walked", "scheduled", "offloading", "offloaded", "prepared")),
     *((StepWatch, name) for name in ("launched", "results_ready", "updated", "flush")),
     *((RequestWatch, name) for name in ("submitted", "visible", "finished", "engine_ready", "roster", "results_end")),
     *((EngineWatch, name) for name in ("created", "cache_begins", "inputs_begin", "engine_created", "session")),
