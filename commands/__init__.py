@@ -78,6 +78,6 @@ def run() -> int:
 
 
 def _say(text: str, slug: str, code: int) -> int:
-    sys.stdout.flush()
-    print(f"cbtrace: {text} [{slug}]", file=sys.stderr)
+    if sys.stderr is not None:
+        print(f"cbtrace: {text} [{slug}]", file=sys.stderr)
     return code

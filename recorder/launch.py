@@ -53,11 +53,9 @@ def launch(command: Sequence[str], settings: Settings) -> NoReturn:
     """
     program = find_program(command)
     _make_room(settings)
-    if program.note:
-        print(f"cbtrace: {program.note}", file=sys.stderr)
+    if program.note and sys.stderr is not None:
+        print(f"cbtrace: {program.note}", file=sys.stderr, flush=True)
     environment = _environment(settings)
-    sys.stdout.flush()
-    sys.stderr.flush()
     # Python ignores these, and what is ignored stays so across exec: give the program the system's defaults.
     for name in ("SIGPIPE", "SIGXFSZ"):
         if hasattr(signal, name):
