@@ -1,6 +1,6 @@
 """What recording costs a running engine: the same workload with and without the recorder, taken in turns.
 
-One engine is kept for all rounds, so that nothing but the recorder differs; each round runs the workload twice, once
+One engine is kept for all rounds, so that nothing but the recorder differs; each round runs the workload once
 recorded and once not, in random order. Prints the ratio of wall times with its interval, and the recorder's own cost a
 step as its footer tells it. What a step costs by part is in ``hook_replay.py``.
 
@@ -35,6 +35,15 @@ SHAPES = {
     "1b": {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32},
     "8b": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32},
 }
+
+VARIANTS: dict[str, dict[str, bool] | None] = {
+    "off": None,
+    "on": {},
+    "without NVML": {"nvml": False},
+    "without GPU time": {"gpu_time": False},
+    "without both": {"nvml": False, "gpu_time": False},
+}
+"""Settings of the recordings that are compared; those without something only on a GPU."""
 
 
 def build_model(shape: str, device: str) -> Any:
@@ -120,11 +129,80 @@ def interval(ratios: np.ndarray, rounds: int = 10_000) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def start_engine(options: argparse.Namespace) -> tuple[Any, list[list[int]]]:
+    """A started manager and the prompts to send to it."""
+    size = "page_size" if hasattr(ContinuousBatchingConfig, "page_size") else "block_size"
+    config = ContinuousBatchingConfig(
+        **{size: options.block_size},
+        num_blocks=options.blocks,
+        max_batch_tokens=options.batch_tokens,
+        # Without sharing, or the second run of the same prompts would find all of them in the prefix cache.
+        allow_block_sharing=False,
+        max_blocks_per_request=0,
+        max_memory_percent=0.1 if options.device == "cpu" else None,
+    )
+    model = build_model(options.shape, options.device)
+    generation = GenerationConfig(max_new_tokens=options.new_tokens, do_sample=False, eos_token_id=-1)
+    manager = model.init_continuous_batching(generation, config)
+    manager.warmup()
+    manager.start()
+    return manager, workload(options, model.config.vocab_size)
+
+
+class Rounds:
+    """The walls of each variant, taken in turns in random order, and what its recordings told."""
+
+    def __init__(self, manager: Any, inputs: list[list[int]], options: argparse.Namespace, folder: Path) -> None:
+        self.manager, self.inputs, self.new_tokens, self.folder = manager, inputs, options.new_tokens, folder
+        self.variants = [name for name in VARIANTS if name in ("off", "on") or options.device != "cpu"]
+        self.walls: dict[str, list[float]] = {name: [] for name in self.variants}
+        self.footers: dict[str, list[Any]] = {name: [] for name in self.variants}
+        self.step_ns: list[np.ndarray] = []
+
+    def take(self, rounds: int) -> None:
+        order = random.Random(1)
+        for _ in range(2):
+            run(self.manager, self.inputs, self.new_tokens)
+        for number in range(rounds):
+            for name in order.sample(self.variants, len(self.variants)):
+                self._take_one(name, self.folder / f"{number}-{name}.cbt")
+
+    def _take_one(self, name: str, path: Path) -> None:
+        settings = VARIANTS[name]
+        recording = attach(self.manager, path, **settings) if settings is not None else None
+        self.walls[name].append(run(self.manager, self.inputs, self.new_tokens))
+        if recording is not None:
+            recording.close()
+            trace = open_trace(path)
+            self.footers[name].append(trace.footer)
+            self.step_ns.append(np.diff(trace.steps.ready_ns))
+
+    def by_part(self) -> dict[str, tuple[float, float]]:
+        """Microseconds and calls a step of each part, in one more recorded run."""
+        path = self.folder / "parts.cbt"
+        with PartTimes() as parts:
+            recording = attach(self.manager, path)
+            run(self.manager, self.inputs, self.new_tokens)
+            recording.close()
+        steps = open_trace(path).footer.steps
+        return {part: (ns / steps / 1e3, calls / steps) for part, (ns, calls) in parts.spent.items()}
+
+    def report(self, name: str) -> str:
+        """One line about a variant."""
+        ratios = np.array(self.walls[name]) / np.array(self.walls["off"])
+        low, high = interval(ratios)
+        footers, walls = self.footers[name], self.walls[name]
+        share = np.median([footer.cost_ns / 1e9 / wall for footer, wall in zip(footers, walls, strict=True)])
+        p50, p99 = (np.median([getattr(footer, f"cost_{p}_ns") for footer in footers]) / 1e3 for p in ("p50", "p99"))
+        own = f"own cost {share:.2%} of the wall, {p50:.0f} us a step p50, {p99:.0f} p99"
+        return f"  {name:<16} wall on / off {np.median(ratios):.4f}, 95 % [{low:.4f}, {high:.4f}]   {own}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--shape", choices=sorted(SHAPES), default="tiny")
-    parser.add_argument("--pairs", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--new-tokens", type=int, default=128)
     parser.add_argument("--mean-log", type=float, default=3.0, help="mean of the logarithm of prompt lengths")
@@ -132,65 +210,28 @@ def main() -> None:
     parser.add_argument("--block-size", type=int, default=16)
     parser.add_argument("--batch-tokens", type=int, default=512)
     options = parser.parse_args()
-    size = "page_size" if hasattr(ContinuousBatchingConfig, "page_size") else "block_size"
-    settings = {size: options.block_size, "num_blocks": options.blocks, "max_batch_tokens": options.batch_tokens}
-    # Without sharing, or the second run of the same prompts would find all of them in the prefix cache.
-    config = ContinuousBatchingConfig(
-        **settings,
-        allow_block_sharing=False,
-        max_blocks_per_request=0,
-        max_memory_percent=0.1 if options.device == "cpu" else None,
-    )
     if options.device == "cpu":
         torch.set_num_threads(1)
-    model = build_model(options.shape, options.device)
-    inputs = workload(options, model.config.vocab_size)
-    generation = GenerationConfig(max_new_tokens=options.new_tokens, do_sample=False, eos_token_id=-1)
-    manager = model.init_continuous_batching(generation, config)
-    manager.warmup()
-    manager.start()
-    order = random.Random(1)
-    walls: dict[bool, list[float]] = {True: [], False: []}
-    footers, steps = [], []
+    manager, inputs = start_engine(options)
     with tempfile.TemporaryDirectory() as folder:
-        for _ in range(2):
-            run(manager, inputs, options.new_tokens)
-        for number in range(options.pairs):
-            for recorded in order.sample([True, False], 2):
-                if recorded:
-                    recording = attach(manager, Path(folder) / f"{number}.cbt")
-                    walls[True].append(run(manager, inputs, options.new_tokens))
-                    recording.close()
-                    trace = open_trace(recording.paths[0])
-                    footers.append(trace.footer)
-                    steps.append(np.diff(trace.steps.ready_ns))
-                else:
-                    walls[False].append(run(manager, inputs, options.new_tokens))
-        with PartTimes() as parts:
-            recording = attach(manager, Path(folder) / "parts.cbt")
-            run(manager, inputs, options.new_tokens)
-            recording.close()
-        counted = open_trace(recording.paths[0]).footer.steps
+        rounds = Rounds(manager, inputs, options, Path(folder))
+        rounds.take(options.rounds)
+        parts = rounds.by_part()
     manager.stop(block=True, timeout=60)
-    ratios = np.array(walls[True]) / np.array(walls[False])
-    low, high = interval(ratios)
-    step_ms = np.percentile(np.concatenate(steps), [50, 99]) / 1e6
     device = torch.cuda.get_device_name() if options.device != "cpu" else "CPU"
     is_async = manager.continuous_batching_config.use_async_batching
-    print(f"{device}, {options.shape}, Transformers {transformers.__version__}, async {is_async}")
+    step_ms = np.percentile(np.concatenate(rounds.step_ns), [50, 99]) / 1e6
     print(
-        f"{options.requests} requests of {options.new_tokens} tokens, step ms p50 {step_ms[0]:.2f} p99 {step_ms[1]:.2f}"
+        f"{device}, {options.shape}, Transformers {transformers.__version__}, async {is_async}, {options.rounds} rounds"
     )
-    print(
-        f"  wall, recorded / not: median {np.median(ratios):.4f} of {options.pairs} pairs, 95 % [{low:.4f}, {high:.4f}]"
-    )
-    print(f"  wall, not recorded: longest / shortest {max(walls[False]) / min(walls[False]):.3f}")
-    share = np.median([footer.cost_ns / 1e9 / wall for footer, wall in zip(footers, walls[True], strict=True)])
-    p50, p99 = (np.median([getattr(f, f"cost_{p}_ns") for f in footers]) / 1e3 for p in ("p50", "p99"))
-    print(f"  own cost, as the footer tells: {share:.2%} of the wall, us a step p50 {p50:.1f} p99 {p99:.1f}")
+    p50, p99 = step_ms
+    print(f"{options.requests} requests of {options.new_tokens} tokens; step ms p50 {p50:.2f}, p99 {p99:.2f}")
+    print(f"  off: longest / shortest wall {max(rounds.walls['off']) / min(rounds.walls['off']):.3f}")
+    for name in rounds.variants[1:]:
+        print(rounds.report(name))
     print("  by part, us a step (one run more, each part wrapped in a clock of its own; they nest):")
-    for part, (nanoseconds, calls) in parts.spent.items():
-        print(f"    {part:<28} {nanoseconds / counted / 1e3:7.1f}   {calls / counted:5.2f} calls")
+    for part, (microseconds, calls) in parts.items():
+        print(f"    {part:<28} {microseconds:7.1f}   {calls:5.2f} calls")
 
 
 if __name__ == "__main__":

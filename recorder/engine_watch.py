@@ -108,6 +108,8 @@ class EngineWatch:
 
     def fatal(self, t_ns: int, error: BaseException, processor: Any) -> None:
         """The generation loop dies of this error."""
+        if self._step_watch is not None:
+            self._step_watch.flush()
         self.out_of_memory(t_ns, error)
         self._event(EventKind.FATAL_ERROR, t_ns, text=type(error).__name__)
         if processor is None:
@@ -158,7 +160,8 @@ class EngineWatch:
 
     def _watch_processor(self, manager: Any, processor: Any, adapter: KvAdapter) -> None:
         sink, requests, add = self.sink, self._requests, self.hooks.add
-        timer = GpuStepTimer(lambda: processor.inputs_and_outputs.compute_stream, processor.model_device)
+        device = processor.model_device if self._options.gpu_time else "cpu"
+        timer = GpuStepTimer(lambda: processor.inputs_and_outputs.compute_stream, device)
         self._timer = timer
         steps = StepWatch(sink, self._ledger, self._steps, requests, adapter, processor, timer, self._after_step)
         self._step_watch = steps
@@ -224,15 +227,15 @@ class EngineWatch:
 
     def _after_step(self, t_ns: int) -> None:
         if self._memory is not None and t_ns >= self._memory.next_ns:
-            self.sink.emit(self._memory.sample(t_ns))
+            self.sink.hold(self._memory.sample(t_ns))
         if t_ns >= self._next_clock_ns:
             self._next_clock_ns = t_ns + _CLOCK_EVERY_NS
-            self.sink.emit(Clock(self.sink.now(), time.time_ns()))
+            self.sink.hold(Clock(self.sink.now(), time.time_ns()))
 
     def _first_visible(self) -> None:
         self._requests.on_first_visible = lambda: None
         if self._memory is not None:
-            self.sink.emit(self._memory.mark("before_first_request"))
+            self.sink.hold(self._memory.mark("before_first_request"))
 
     def _request_failed(self, t_ns: int, args: Any, kwargs: Any) -> None:
         error, state = (*args, *kwargs.values())

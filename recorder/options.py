@@ -15,6 +15,8 @@ class Options:
     """Keep file paths in the fingerprint."""
     nvml: bool = True
     """Sample the GPU through NVML."""
+    gpu_time: bool = True
+    """Time each step on the GPU with two events."""
     keep_user_peaks: bool = False
     """Leave the allocator's peak statistics to the user's own code."""
 
@@ -24,4 +26,4 @@ class Options:
 
     def facts(self) -> dict[str, bool]:
         """Return the settings that bear on what is measured, for the fingerprint."""
-        return {"nvml": self.nvml, "keep_user_peaks": self.keep_user_peaks, "token_ids": self.token_ids}
+        return {name: getattr(self, name) for name in ("nvml", "gpu_time", "keep_user_peaks", "token_ids")}

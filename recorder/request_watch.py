@@ -87,7 +87,8 @@ class RequestWatch:
         if adapter is None or adapter.can_ever_hold(tokens):
             return
         capacity = adapter.geometry.capacity_tokens
-        self._event(EventKind.OVERSIZE, self._sink.now(), record.ordinal, tokens=tokens, bytes=capacity)
+        step = self._steps.next_index
+        self._sink.emit(Event(EventKind.OVERSIZE, self._sink.now(), step, record.ordinal, tokens, bytes=capacity))
 
     def engine_ready(self, adapter: KvAdapter) -> None:
         """The cache exists: check the requests that were queued before it did."""
@@ -106,7 +107,7 @@ class RequestWatch:
             return
         record = self._ledger.arrive(request_id) or self._adopt(t_ns, state)
         record.state = state
-        self._sink.emit(Visible(record.ordinal, t_ns))
+        self._sink.hold(Visible(record.ordinal, t_ns))
         self.on_first_visible()
 
     def _adopt(self, t_ns: int, state: Any) -> RequestRecord:
@@ -141,7 +142,7 @@ class RequestWatch:
         kept = record.inherited
         record.inherited = False
         self._ledger.take_slot(record)
-        self._sink.emit(
+        self._sink.hold(
             Admit(
                 serial=record.serial,
                 request=record.ordinal,
@@ -169,7 +170,7 @@ class RequestWatch:
         if self._steps.next_index % _ROSTER_EVERY:
             return
         records = self._ledger.active()
-        self._sink.emit(
+        self._sink.hold(
             Roster(
                 step=self._steps.next_index,
                 next_serial=self._ledger.admissions,
@@ -200,7 +201,7 @@ class RequestWatch:
         events, self._put_off_events = self._put_off_events, []
         for event in events:
             event.duration_ns = duration_ns
-            self._sink.emit(event)
+            self._sink.hold(event)
 
     def _put_off(self, t_ns: int, state: Any) -> None:
         """A request lost its KV: to the CPU when its state lives on, else it was soft reset and starts over."""
@@ -218,7 +219,7 @@ class RequestWatch:
         self._put_off_events.append(
             Event(kind, t_ns, step, record.ordinal, tokens, blocks, held_bytes if on_cpu else -1)
         )
-        self._sink.emit(Visible(record.ordinal, t_ns))
+        self._sink.hold(Visible(record.ordinal, t_ns))
 
     def restored(self, t_ns: int, members: list[Any], duration_ns: int) -> None:
         """The KV of these members came back from the CPU."""
@@ -299,9 +300,10 @@ class RequestWatch:
             self._end(t_ns, record, EndReason.FAILED, "SessionReset")
 
     def cancel_requested(self, t_ns: int, request_id: Any) -> None:
-        """Somebody asked for a request to be cancelled."""
+        """Somebody asked for a request to be cancelled. Runs on the caller's thread."""
         record = self._ledger.current.get(request_id)
-        self._event(EventKind.CANCEL_REQUESTED, t_ns, record.ordinal if record is not None else -1)
+        ordinal = record.ordinal if record is not None else -1
+        self._sink.emit(Event(EventKind.CANCEL_REQUESTED, t_ns, self._steps.next_index, ordinal))
 
     def _end(self, t_ns: int, record: RequestRecord, reason: EndReason, error: str = "") -> None:
         state = record.state
@@ -324,10 +326,10 @@ class RequestWatch:
             self._ends += frames
             return
         for frame in frames:
-            self._sink.emit(frame)
+            self._sink.hold(frame)
 
     def _event(self, kind: EventKind, t_ns: int, request: int, **fields: int) -> None:
-        self._sink.emit(Event(kind, t_ns, self._steps.next_index, request, **fields))
+        self._sink.hold(Event(kind, t_ns, self._steps.next_index, request, **fields))
 
 
 def _output_tokens(state: Any) -> list[int]:

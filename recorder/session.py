@@ -42,9 +42,10 @@ class Recording:
         token_ids: bool = False,
         paths: bool = False,
         nvml: bool = True,
+        gpu_time: bool = True,
         keep_user_peaks: bool = False,
     ) -> None:
-        self._options = Options(token_ids=token_ids, paths=paths, nvml=nvml, keep_user_peaks=keep_user_peaks)
+        self._options = Options(token_ids, paths, nvml, gpu_time, keep_user_peaks)
         self._rank, self._world_size = rank_of_process()
         self._path = _with_rank(Path(path), self._rank)
         self._name = name if name is not None else Path(path).stem
@@ -178,6 +179,7 @@ def record(
     token_ids: bool = False,
     paths: bool = False,
     nvml: bool = True,
+    gpu_time: bool = True,
     keep_user_peaks: bool = False,
 ) -> Recording:
     """Record every continuous-batching engine that this process runs, until the recording is closed.
@@ -197,6 +199,7 @@ def record(
         token_ids: store generated token ids (by default only lengths and hashes are).
         paths: store file paths in the fingerprint.
         nvml: sample the GPU through NVML every 100 ms.
+        gpu_time: time each step on the GPU with two events.
         keep_user_peaks: leave ``torch.cuda.max_memory_allocated()`` to your own code. By default the recorder resets
             the peak at each of its samples, so that no transient is missed; your code then sees the peak since then.
 
@@ -212,6 +215,7 @@ def record(
         token_ids=token_ids,
         paths=paths,
         nvml=nvml,
+        gpu_time=gpu_time,
         keep_user_peaks=keep_user_peaks,
     )
     recording.install()

@@ -38,6 +38,7 @@ class Sink:
         self.steps = 0
         self.requests = 0
         self._writer = writer
+        self._held: list[Frame] = []
         self._closing = threading.Lock()
         _open_sinks.add(self)
 
@@ -53,6 +54,22 @@ class Sink:
             self._writer.write(frame)
         except Exception as error:
             self.fail(error)
+
+    def hold(self, frame: Frame | None) -> None:
+        """Keep one frame of the generation thread for the next :meth:`release`: a step is one write, not several."""
+        if self.live and frame is not None:
+            self._held.append(frame)
+
+    def release(self) -> None:
+        """Write what was held, in one write."""
+        if not self._held:
+            return
+        frames, self._held = self._held, []
+        if self.live:
+            try:
+                self._writer.write_all(frames)
+            except Exception as error:
+                self.fail(error)
 
     def notice(self, slug: str, severity: Severity, text: str) -> None:
         """Write a remark about the recording itself."""
@@ -77,6 +94,9 @@ class Sink:
             if not self.live:
                 return False
             self.live = False
+        with contextlib.suppress(Exception):
+            if self._held:
+                self._writer.write_all(self._held)
         # The footer, or the closing itself, may fail for the very reason that ended the recording.
         with contextlib.suppress(Exception):
             self._writer.write(self._footer(reason, text))

@@ -168,7 +168,7 @@ class StepWatch:
         self._requests.offload_ends(t_ns - begun)
         evicted = cached - self._adapter.free_and_cached()[1]
         if evicted > 0:
-            self._sink.emit(Event(EventKind.CACHE_EVICTION, t_ns, self._steps.next_index, blocks=evicted))
+            self._sink.hold(Event(EventKind.CACHE_EVICTION, t_ns, self._steps.next_index, blocks=evicted))
 
     def restoring(self, t_ns: int, args: Any, kwargs: Any) -> tuple[int, list[Any]] | None:
         """Members that were on the CPU are about to be copied back."""
@@ -191,7 +191,7 @@ class StepWatch:
         graph = self._graphs.get(key)
         if graph is None:
             graph = self._graphs[key] = len(self._graphs) + 1
-            self._sink.emit(GraphKey(graph, *key))
+            self._sink.hold(GraphKey(graph, *key))
         self._draft.graph = graph
 
     def padding(self, _t_ns: int, args: Any, kwargs: Any) -> tuple[bool]:
@@ -238,7 +238,7 @@ class StepWatch:
         draft = self._draft
         draft.captured = True
         duration = t_ns - begun if begun is not None else -1
-        self._sink.emit(Event(EventKind.GRAPH_CAPTURE, t_ns, draft.index, tokens=draft.graph, duration_ns=duration))
+        self._sink.hold(Event(EventKind.GRAPH_CAPTURE, t_ns, draft.index, tokens=draft.graph, duration_ns=duration))
 
     def launched(self, _result: Any) -> None:
         """The launch returned; a synchronous engine has waited for the device here."""
@@ -278,11 +278,12 @@ class StepWatch:
         while finished:
             draft, done, ends = finished.pop(0)
             if draft is not None:
-                self._sink.emit(draft.frame(done, self._gpu_timer.collect(draft.index)))
+                self._sink.hold(draft.frame(done, self._gpu_timer.collect(draft.index)))
                 self._sink.steps += 1
                 self._sink.cost.end_step()
             for frame in ends:
-                self._sink.emit(frame)
+                self._sink.hold(frame)
+        self._sink.release()
 
     def phase(self) -> str:
         """Name what the batch under way does, for an error that ends it."""

@@ -82,25 +82,25 @@ def test_an_engine_that_answers_garbage_ends_only_the_recording(
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EBADF, errno.EFBIG])
-@pytest.mark.parametrize("after", [3, 40])
+@pytest.mark.parametrize("after", [8, 40])
 def test_a_disk_that_fails_ends_only_the_recording(
     llama: Any, expected: Any, tmp_path: Path, monkeypatch: Any, code: int, after: int
 ) -> None:
     writes = iter(range(10**6))
-    write = TraceWriter.write
+    put = TraceWriter._put
 
-    def fails(self: TraceWriter, frame: Any) -> None:
+    def fails(self: TraceWriter, data: bytes) -> None:
         if next(writes) >= after:
             raise OSError(code, os.strerror(code))
-        write(self, frame)
+        put(self, data)
 
-    monkeypatch.setattr(TraceWriter, "write", fails)
+    monkeypatch.setattr(TraceWriter, "_put", fails)
     tokens, told = run_recorded(llama, tmp_path / "run.cbt")
     assert tokens == expected
     reason = "disk_full" if code == errno.ENOSPC else "io_error"
     assert len(told) == 1 and f"({reason}: {os.strerror(code)})" in told[0]
     trace = open_trace(tmp_path / "run.cbt")
-    assert trace.footer is None and trace.recovery.frames_read == after
+    assert trace.footer is None and trace.recovery.status == "cut" and trace.recovery.frames_read > 0
 
 
 def test_a_warning_filter_that_raises_does_not_reach_the_engine(

@@ -7,6 +7,7 @@ import os
 import stat
 import threading
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -106,6 +107,27 @@ class TraceWriter:
             self._put(data)
             self.frames += 1
             self._newest.append((self.bytes_written - len(data), type(frame) is Step))
+
+    def write_all(self, frames: Sequence[Frame]) -> None:
+        """Append several frames, none of them a :class:`Footer`, in one write.
+
+        Raises as :meth:`write`; when the write fails, none of the frames is in the file. With a size limit, frames are
+        written one by one, and those that fit stay.
+        """
+        if self._limit is not None or len(frames) == 1:
+            for frame in frames:
+                self.write(frame)
+            return
+        sealed = [seal(encode(frame)) for frame in frames]
+        with self._lock:
+            if self._file < 0:
+                raise ValueError("The trace is closed.")
+            start = self.bytes_written
+            self._put(b"".join(sealed))
+            self.frames += len(frames)
+            for frame, data in zip(frames, sealed, strict=True):
+                self._newest.append((start, type(frame) is Step))
+                start += len(data)
 
     def close(self) -> None:
         """Close the file. Calling it again does nothing."""
