@@ -197,9 +197,8 @@ def main() -> int:
             wrong += most > 10
             failures += wrong
             spent = time.perf_counter() - began
-            print(
-                f"{kind.__name__}: {files} files, {wrong} failed, slowest {slowest:.2f} s, memory {bound} bounds, {spent:.0f} s"
-            )
+            counts = f"{files} files, {wrong} failed, slowest {slowest:.2f} s, memory {bound} bounds"
+            print(f"{kind.__name__}: {counts}, {spent:.0f} s")
     return 1 if failures else 0
 
 

