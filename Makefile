@@ -84,7 +84,7 @@ clean: ## Remove the environment and everything built.
 
 .venv/dev.stamp: .venv/record.stamp
 	@echo 'Installing the tools for tests and checks into .venv.'
-	@$(PIP) install -c constraints/dev.txt -e '.[record,zstd,dev]'
+	@$(PIP) install -c constraints/dev.txt -e '.[record,export,zstd,dev]'
 	@touch $@
 
 # Another Transformers beside the one in the environment: first on PYTHONPATH, it is the one that is imported. Old ones

@@ -10,6 +10,7 @@ import typer
 
 from cbtrace.commands.build import build
 from cbtrace.commands.demo import demo
+from cbtrace.commands.doctor import doctor
 from cbtrace.commands.info import info
 from cbtrace.commands.record import record
 from cbtrace.commands.serve import serve
@@ -31,6 +32,7 @@ app.command()(info)
 app.command()(build)
 app.command()(serve)
 app.command()(demo)
+app.command()(doctor)
 
 
 def _print_version(asked: bool) -> None:

@@ -28,20 +28,19 @@ def demo(
     """
     from cbtrace.commands.progress import progress_bar
     from cbtrace.recorder.demo import record_demo
-    from cbtrace.site.analysis.summary import summarize
     from cbtrace.site.build import build_site
-    from cbtrace.traces import open_trace
 
     traces = _folder(output / "traces")
     with progress_bar("Recording") as advance:
         files = record_demo(traces, advance)
-    site = output / "site"
     with progress_bar("Building the site") as advance:
-        build_site(files, site, title="cbtrace demo", progress=advance)
-    index = (site / "index.html").absolute()
-    automatic, few_blocks, *_ = (summarize(open_trace(file)) for file in files)
+        built = build_site(files, output / "site", title="cbtrace demo", progress=advance)
+    automatic, few_blocks, *_ = built.runs
+    index = built.out / "index.html"
+    sides = f"a={Path(automatic.page).parent.name}&b={Path(few_blocks.page).parent.name}"
     typer.echo(f"Open {index}\n  or {index.as_uri()}")
-    typer.echo(what_it_shows(automatic, few_blocks))
+    typer.echo(f"The two compared below: {(built.out / 'compare.html').as_uri()}#{sides}")
+    typer.echo(what_it_shows(automatic.summary, few_blocks.summary))
 
 
 def what_it_shows(automatic: RunSummary, few_blocks: RunSummary) -> str:

@@ -44,28 +44,15 @@ def record(
       cbtrace record -o run.cbt --name "64 blocks" --tag blocks=64 -- python -m my.job
       cbtrace record -o serve.cbt -- transformers serve --continuous-batching
     """
+    from cbtrace.commands.tags import parse_tags
     from cbtrace.recorder.launch import Settings, launch
 
     settings = Settings(
         path=output,
         overwrite=overwrite,
         name=name,
-        tags=_tags(tag or []),
+        tags=parse_tags(tag or []),
         token_ids=with_token_ids,
         paths=with_paths,
     )
     launch(program or [], settings)
-
-
-def _tags(given: list[str]) -> dict[str, str]:
-    from cbtrace.traces.errors import UsageError
-
-    tags: dict[str, str] = {}
-    for text in given:
-        key, equals, value = text.partition("=")
-        if not key.strip() or not equals:
-            raise UsageError(f"--tag takes KEY=VALUE, as in --tag blocks=64, and was given {text!r}.", slug="bad-tag")
-        if key in tags:
-            raise UsageError(f"--tag {key} is given twice: name each tag once.", slug="bad-tag")
-        tags[key] = value
-    return tags

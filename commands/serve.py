@@ -26,9 +26,9 @@ def serve(
 
     if not (site / "index.html").is_file():
         raise UsageError(f"{site} is not a site: name a folder that cbtrace build wrote.", slug="not-a-site")
-    with preview_server(site, port) as server:
-        typer.echo(f"Serving {site} at http://127.0.0.1:{server.server_port}/ (Ctrl-C ends it)")
-        try:
+    try:
+        with preview_server(site, port) as server:
+            typer.echo(f"Serving {site} at http://127.0.0.1:{server.server_port}/ (Ctrl-C ends it)")
             server.serve_forever()
-        except KeyboardInterrupt:
-            typer.echo("")
+    except KeyboardInterrupt:
+        typer.echo("")

@@ -8,19 +8,22 @@ from pathlib import Path
 from cbtrace.traces.errors import UsageError, declare
 from cbtrace.traces.schema import Severity
 
+ENDINGS = (".cbt", ".cbt.zst")
+
 
 def trace_files(named: Iterable[Path]) -> list[Path]:
-    """Return the files named, and the ``*.cbt`` files of folders named, at any depth, in order; each once.
+    """Return the files named, and those with one of :data:`ENDINGS` in folders named, at any depth; each once.
 
     Raises:
         UsageError: a folder holds no trace.
     """
     files: dict[Path, None] = {}
     for path in named:
-        found = sorted(path.rglob("*.cbt")) if path.is_dir() else [path]
+        found = sorted(file for ending in ENDINGS for file in path.rglob(f"*{ending}")) if path.is_dir() else [path]
         if not found:
             raise UsageError(
-                f"{path} is a folder without traces: name one that holds files ending in .cbt.", slug="no-traces"
+                f"{path} is a folder without traces: name one that holds files ending in .cbt or .cbt.zst.",
+                slug="no-traces",
             )
         files.update(dict.fromkeys(found))
     return list(files)
@@ -29,6 +32,6 @@ def trace_files(named: Iterable[Path]) -> list[Path]:
 declare(
     "no-traces",
     Severity.BROKEN,
-    "A folder that was named holds no file ending in `.cbt`, at any depth.",
+    "A folder that was named holds no file ending in `.cbt` or `.cbt.zst`, at any depth.",
     "Name a trace, or a folder that holds traces.",
 )
