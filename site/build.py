@@ -12,7 +12,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from cbtrace.site import formats
+from cbtrace.site.analysis.attribution import Cuts, attribute
 from cbtrace.site.analysis.summary import RunSummary, summarize
 from cbtrace.site.charts.specs import chart_specs
 from cbtrace.site.folder import OutputFolder
@@ -22,8 +25,11 @@ from cbtrace.site.pages.compare import compare_page
 from cbtrace.site.pages.compare_data import catalogue_data, compare_data
 from cbtrace.site.pages.index import IndexRow, index_page, index_row
 from cbtrace.site.pages.metrics import metrics_page
-from cbtrace.site.pages.run import run_page, run_view, time_origin
-from cbtrace.site.pages.timeline_data import timeline_data
+from cbtrace.site.pages.request_data import DETAILS_A_FILE, request_files
+from cbtrace.site.pages.run import RunView, run_page, run_view, time_origin
+from cbtrace.site.pages.step_data import step_files
+from cbtrace.site.pages.timeline_data import TimelineData, timeline_data
+from cbtrace.site.pages.where import cut_rows
 from cbtrace.site.render import data_script
 from cbtrace.site.words import Words, load_words
 from cbtrace.traces import open_trace
@@ -33,7 +39,18 @@ from cbtrace.traces.reader import Trace
 Progress = Callable[[int, int, str], None]
 """Called with how many traces are done, how many there are, and the name of the file at hand."""
 
-ASSETS = ("style.css", "cbtrace.js", "charts.js", "timeline.js", "index.js", "comparison.js", "compare.js")
+ASSETS = (
+    "style.css",
+    "cbtrace.js",
+    "charts.js",
+    "timeline.js",
+    "where.js",
+    "requests.js",
+    "steps.js",
+    "index.js",
+    "comparison.js",
+    "compare.js",
+)
 VEGA = "vendor/vega.js"
 
 
@@ -123,11 +140,13 @@ def _write_run(
     summary = summarize(trace)
     slug = run_slug(trace, slugs)
     base = f"runs/{slug}"
-    timeline = timeline_data(trace, slug, time_origin(trace), chrome.words)
-    sources = {part.key: _write_data(folder, base, part.key, part.data) for part in timeline.files}
-    key = f"{slug}/timeline"
-    script = _write_data(folder, base, key, timeline.overview | {"sources": sources})
-    view = run_view(trace, summary, slug, timeline, chrome.words)
+    origin = time_origin(trace)
+    cuts = attribute(trace)
+    timeline = timeline_data(trace, slug, origin, chrome.words)
+    view = run_view(trace, summary, cuts, slug, timeline, chrome.words)
+    files = _write_details(folder, base, slug, _Details(trace, cuts, timeline, view, origin), chrome.words)
+    key = f"{slug}/run"
+    script = _write_data(folder, base, key, timeline.overview | files | {"cuts": cut_rows(cuts, chrome.words)})
     page = folder.write(f"{base}/index.html", run_page(chrome, view, script, key))
     side = f"{base}/{_write_data(folder, base, f'{slug}/compare', compare_data(trace, summary, slug))}"
     run = BuiltRun(path, view.name, page, trace.recovery.whole, summary)
@@ -140,6 +159,34 @@ def _write_pages(folder: OutputFolder, chrome: Chrome, rows: list[IndexRow], sid
     folder.write("compare.html", compare_page(chrome, _write_hashed(folder, "runs.js", runs)))
     folder.write("metrics.html", metrics_page(chrome))
     folder.write("about.html", about_page(chrome))
+
+
+@dataclass(frozen=True)
+class _Details:
+    """What the files beside a run's page are made from."""
+
+    trace: Trace
+    cuts: Cuts
+    timeline: TimelineData
+    view: RunView
+    origin_ns: int
+
+
+def _write_details(folder: OutputFolder, base: str, slug: str, of: _Details, words: Words) -> dict[str, Any]:
+    """Write what the page loads when asked: finer levels of the timeline, requests, steps. Returns where it is."""
+    named = np.array([step.index for step in of.view.gaps.steps], dtype=np.int64)
+    requests = request_files(of.trace, of.cuts, of.origin_ns, words)
+    steps = list(step_files(of.trace, named, of.origin_ns))
+    parts = {part.key: part.data for part in of.timeline.files}
+    parts[f"{slug}/requests"] = requests.listed
+    parts |= {f"{slug}/request-{number}": part for number, part in enumerate(requests.details)}
+    parts |= {f"{slug}/step-{number}": part for number, part in enumerate(steps)}
+    return {
+        "slug": slug,
+        "sources": {key: _write_data(folder, base, key, data) for key, data in parts.items()},
+        "details_a_file": DETAILS_A_FILE,
+        "step_starts": [part["index"][0] for part in steps],
+    }
 
 
 def _choice(name: str, trace: Trace) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 
 UNKNOWN = "\N{EM DASH}"
+_SPACE = "\N{NO-BREAK SPACE}"
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -39,7 +40,7 @@ def size(value: float | None) -> str:
     amount, unit = float(value), 0
     while amount >= 1024 and unit + 1 < len(_BINARY):
         amount, unit = amount / 1024, unit + 1
-    return f"{number(amount)} {_BINARY[unit]}"
+    return f"{number(amount)}{_SPACE}{_BINARY[unit]}"
 
 
 def percent(share: float | None) -> str:
@@ -47,7 +48,9 @@ def percent(share: float | None) -> str:
     if share is None:
         return UNKNOWN
     value = 100 * share
-    return f"{value:.1f} %" if 0 < abs(value) < 10 else f"{value:.0f} %"
+    if 0 < abs(value) < 0.05:
+        return f"<0.1{_SPACE}%"
+    return f"{value:.1f}{_SPACE}%" if 0 < abs(value) < 10 else f"{value:.0f}{_SPACE}%"
 
 
 def instant(wall_ns: int) -> str:

@@ -22,6 +22,10 @@ class Words:
         text = self.texts[key]
         return text.format(**values) if values else text
 
+    def or_key(self, key: str, otherwise: str) -> str:
+        """The text of ``key``, or ``otherwise`` for a name that a newer trace may bring."""
+        return self.texts.get(key, otherwise)
+
     def has(self, key: str) -> bool:
         """Whether there is a text for ``key``."""
         return key in self.texts

@@ -234,7 +234,7 @@ def test_the_timeline_zooms_by_drag_key_button_and_link(browser: Browser, site: 
         seen.page.wait_for_selector("[data-drawn]")
         start, end = window(seen)
         assert "steps a point" in seen.text("[data-window]")
-        chart = seen.page.locator("[data-chart]")
+        chart = seen.page.locator("[data-chart=timeline]")
         chart.scroll_into_view_if_needed()
         box = chart.bounding_box()
         assert box is not None
@@ -268,8 +268,8 @@ def test_a_one_step_stall_is_on_the_chart_and_in_the_table(browser: Browser, sit
         seen.page.wait_for_selector("[data-drawn]")
         data = seen.ask("cbtrace.arrived.get(document.body.dataset.key).rows.duration_max_us")
         assert max(data) > 40_000
-        assert seen.page.get_attribute("#gap-1 a", "href") == "#step-20"
-        seen.page.click("#gap-1 a")
+        assert seen.page.get_attribute("#gap-1 a[data-window-link]", "href") == "#step-20"
+        seen.page.click("#gap-1 a[data-window-link]")
         assert window(seen)[1] - window(seen)[0] < 0.4
         assert seen.page.evaluate("document.querySelector(':target').id") == "step-20"
 
@@ -305,4 +305,49 @@ def test_hostile_names_are_shown_as_text(browser: Browser, site: BuildReport) ->
         seen.goto(site.out / "compare.html", f"#a={slug(site, 'baseline')}&b={slug(site, HOSTILE)}")
         seen.page.wait_for_selector("[data-shown]")
         assert seen.ask('document.querySelectorAll("main b, main script").length') == 0
+        assert seen.troubles == []
+
+
+def test_a_click_on_a_step_shows_who_was_in_it(browser: Browser, site: BuildReport) -> None:
+    with visit(browser, viewport={"width": 1200, "height": 1000}) as seen:
+        seen.goto(page_of(site, "baseline"))
+        seen.page.wait_for_selector("[data-drawn]")
+        seen.page.locator("[data-chart=timeline]").click(position={"x": 400, "y": 120})
+        seen.page.wait_for_selector("[data-step]")
+        step = int(seen.page.get_attribute("[data-step-panel]", "data-step") or "")
+        assert f"#step={step}" in seen.page.url
+        assert f"Step {step}" in seen.text("[data-step-panel] h3")
+        assert seen.page.locator("[data-step-panel] tbody tr").count() >= 2
+        seen.page.click("[data-step-panel] button >> text=Next step")
+        seen.page.wait_for_selector(f'[data-step="{step + 1}"]')
+        link = seen.page.url
+        seen.page.goto("about:blank")
+        seen.page.goto(link)
+        seen.page.wait_for_selector(f'[data-step="{step + 1}"]')
+        seen.page.click("[data-step-panel] button >> text=Close")
+        assert not seen.page.is_visible("[data-step-panel]")
+        assert seen.troubles == []
+
+
+def test_a_request_tells_its_life_its_cut_and_its_gaps(browser: Browser, site: BuildReport) -> None:
+    with visit(browser, viewport={"width": 1200, "height": 1000}) as seen:
+        seen.goto(page_of(site, "baseline"))
+        seen.page.wait_for_selector("[data-drawn]")
+        seen.page.click("#ttft-1 a")
+        seen.page.wait_for_selector("[data-request-shown]")
+        assert "#request=" in seen.page.url
+        panel = seen.text("[data-request-panel]")
+        assert "Where its TTFT of" in panel
+        assert "Its longest token gaps" in panel
+        seen.page.wait_for_selector("[data-drawn-lanes] canvas")
+        assert ink(seen, "[data-chart=lanes] canvas") > 0.05
+        seen.page.select_option("[data-requests-sort]", "ttft")
+        seen.page.click("[data-requests-table] summary")
+        cells = seen.page.locator("[data-requests-rows] tbody tr td:nth-child(5)").all_inner_texts()
+        shown = [float(cell.replace(",", "")) for cell in cells]
+        assert shown == sorted(shown, reverse=True)
+        seen.page.fill("[data-requests-find]", "req_1")
+        seen.page.locator("[data-requests-shown]", has_text="of 3").wait_for()  # req_1, req_10 and req_11
+        seen.page.fill("[data-requests-find]", "no such request")
+        seen.page.locator("[data-requests-shown]", has_text="No request matches").wait_for()
         assert seen.troubles == []

@@ -12,9 +12,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from pages import read_links
-from site_runs import HOSTILE, busy_run, troubled_run
-from trace_builder import engine, eventful, header
 
 from cbtrace.site.build import BuildReport, build_site, run_slug
 from cbtrace.site.folder import OutputFolderError
@@ -28,6 +25,9 @@ from cbtrace.traces import (
 )
 from cbtrace.traces.frames import preamble
 from cbtrace.traces.schema import Frame
+from pages import read_links
+from site_runs import HOSTILE, busy_run, troubled_run
+from trace_builder import engine, eventful, header
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -107,7 +107,7 @@ def test_files_that_data_names_exist(traces: list[Path], tmp_path: Path) -> None
     for run in listed["runs"]:
         assert (out / run["src"]).is_file()
     levels = 0
-    for path in out.glob("runs/*/timeline.*.js"):
+    for path in out.glob("runs/*/run.*.js"):
         data = json.loads(path.read_text().partition(",")[2].removesuffix(");\n"))
         for level in data["levels"]:
             for key in level["keys"]:

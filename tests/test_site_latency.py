@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from site_runs import busy_run, troubled_run
-from trace_builder import TraceBuilder
 
 from cbtrace.site.analysis.latency import completed, count_requests, latencies, token_gaps
 from cbtrace.traces.schema import RequestFlag
+from site_runs import busy_run, troubled_run
+from trace_builder import TraceBuilder
 
 
 def test_gaps_are_the_differences_of_the_true_token_times(tmp_path: Path) -> None:

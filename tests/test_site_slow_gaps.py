@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from site_runs import busy_run
-from trace_builder import TraceBuilder
-
 from cbtrace.site.analysis.latency import completed, token_gaps
 from cbtrace.site.analysis.slow_gaps import SlowGap, slowest_gaps
 from cbtrace.traces import Trace
+from site_runs import busy_run
+from trace_builder import TraceBuilder
 
 
 def found_in(trace: Trace, limit: int = 5) -> list[SlowGap]:

@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from site_runs import busy_run, troubled_run
-from trace_builder import CAPACITY, UNIT_BYTES, TraceBuilder, eventful
 
 from cbtrace.site.analysis.catalogue import METRICS, STATISTICS, value_of
 from cbtrace.site.analysis.summary import SUMMARY_SCHEMA, summarize, summary_json
 from cbtrace.traces import Trace, open_trace
 from cbtrace.traces.schema import EndReason, EventKind, Memory
+from site_runs import busy_run, troubled_run
+from trace_builder import CAPACITY, UNIT_BYTES, TraceBuilder, eventful
 
 KEYS = {
     "ttft_ms",

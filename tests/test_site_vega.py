@@ -27,7 +27,7 @@ def names_of(node: Any) -> set[str]:
 
 def test_specifications_name_their_data_and_hold_none() -> None:
     specs = chart_specs(load_words())
-    assert set(specs) == {"timeline", "distribution", "difference", "pairs"}
+    assert set(specs) == {"timeline", "cuts", "lanes", "distribution", "difference", "pairs"}
     assert names_of(specs["timeline"]) == {"overview", "steps", "window", "limits", "marks"}
     for spec in specs.values():
         assert "datasets" not in spec
@@ -40,7 +40,7 @@ def test_specifications_are_the_same_every_time() -> None:
 
 
 def test_vega_lite_compiles_every_specification() -> None:
-    rows = {"overview", "steps", "window", "limits", "marks", "curves", "difference", "pairs"}
+    rows = {"overview", "steps", "window", "limits", "marks", "curves", "difference", "pairs", "cuts", "spans"}
     for spec in chart_specs(load_words()).values():
         compiled = vl_convert.vegalite_to_vega(json.dumps(spec | {"datasets": {name: [] for name in rows}}))
         assert compiled["marks"]

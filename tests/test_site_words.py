@@ -28,7 +28,7 @@ def asked_literally() -> set[str]:
 def prefixes() -> set[str]:
     """Beginnings of keys that are put together at run time."""
     texts = [path.read_text() for path in [*SITE.rglob("*.py"), *TEMPLATES.rglob("*.html")]]
-    patterns = (r"f\"([\w.]+\.)\{", r"\bt\('([\w.]+\.)' ~", r"starting\(f?\"([\w.]+\.)", r"f\"([\w.]+_)\{")
+    patterns = (r"f\"([\w.]+\.)\{", r"\bt\('([\w.]+[._])' ~", r"starting\(f?\"([\w.]+\.)", r"f\"([\w.]+_)\{")
     found = {match for text in texts for pattern in patterns for match in re.findall(pattern, text)}
     return found | {"timeline.reduction", "events.text_", "recording."}
 

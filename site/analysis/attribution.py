@@ -48,10 +48,12 @@ class GapCuts:
 
 @dataclass(frozen=True)
 class Cuts:
-    """Both cuts of a run, over its completed requests."""
+    """Both cuts of a run, over its completed requests, and what they were made from."""
 
     ttft: TtftCuts
     gaps: GapCuts
+    rows: MemberRows
+    costs: StepCosts
 
 
 def attribute(trace: Trace) -> Cuts:
@@ -61,7 +63,8 @@ def attribute(trace: Trace) -> Cuts:
     rows = member_rows(trace.steps, trace.step_requests, trace.admissions, trace.events)
     spent = _spent(rows, costs)
     done = completed(trace.requests)
-    return Cuts(_ttft_cuts(trace, rows, spent, clock, costs, done), _gap_cuts(trace, rows, spent, done))
+    ttft = _ttft_cuts(trace, rows, spent, clock, costs, done)
+    return Cuts(ttft, _gap_cuts(trace, rows, spent, done), rows, costs)
 
 
 def _spent(rows: MemberRows, costs: StepCosts) -> Ints:

@@ -16,6 +16,8 @@ from cbtrace.traces.schema import EventKind, StepFlag
 class SlowGap:
     """One gap, from token ``position - 1`` to token ``position`` of a request, and the steps after the former."""
 
+    row: int
+    """Its row among all gaps of completed requests."""
     request: int
     position: int
     start_ns: int
@@ -58,6 +60,7 @@ def _describe(
     happened = events.kind[(events.request == request) & (events.step >= first) & (events.step <= last)]
     longest = lo + int(np.argmax(durations[lo:hi])) if hi > lo else -1
     return SlowGap(
+        row=i,
         request=request,
         position=int(gaps.position[i]),
         start_ns=int(gaps.start_ns[i]),

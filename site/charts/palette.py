@@ -34,3 +34,39 @@ MARK_SHAPES = {
     "oversize": ("triangle-up", "var(--mark-failure)"),
 }
 """Shape and color of each kind of mark: color is never the only signal."""
+
+PIECE_COLORS = {
+    "input_queue": "var(--piece-queue)",
+    "warm_up": "var(--piece-warm-up)",
+    "before_fork": "var(--piece-fork)",
+    "wait_next_step": "var(--piece-next)",
+    "wait_token_budget": "var(--piece-budget)",
+    "wait_request_cap": "var(--piece-cap)",
+    "wait_cache_budget": "var(--piece-cache)",
+    "wait_kv_blocks": "var(--piece-blocks)",
+    "wait_safety_margin": "var(--piece-margin)",
+    "wait_blocked": "var(--piece-blocked)",
+    "wait_unknown": "var(--piece-unknown)",
+    "step_in_flight": "var(--piece-flight)",
+    "prefill": PREFILL,
+    "decode": DECODE,
+    "shared_step": "var(--piece-shared)",
+    "recompute": RECOMPUTE,
+    "wasted": WASTED,
+    "not_scheduled": "var(--piece-absent)",
+    "reset_wait": "var(--piece-reset)",
+    "offloaded": "var(--piece-offload)",
+    "capture": "var(--mark-capture)",
+    "copy": "var(--piece-copy)",
+    "host": "var(--piece-host)",
+    "idle": "var(--piece-idle)",
+    "unattributed": "var(--piece-unknown)",
+}
+"""The color of each piece that a latency is cut into."""
+
+STATE_COLORS = {
+    "queued": "var(--piece-next)",
+    **{name: PIECE_COLORS[name] for name in ("prefill", "decode", "recompute", "wasted")},
+    **{name: PIECE_COLORS[name] for name in ("not_scheduled", "reset_wait", "offloaded", "unattributed")},
+}
+"""The color of each state of a request's life."""

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from cbtrace.site import formats
+from cbtrace.site.analysis.attribution import Cuts
+from cbtrace.site.analysis.bands import pieces_of
 from cbtrace.site.analysis.slow_gaps import SlowGap, slowest_gaps
 from cbtrace.site.analysis.summary import RunSummary
 from cbtrace.site.analysis.window import step_durations
 from cbtrace.site.pages.labels import request_label, stop_label
+from cbtrace.site.pages.where import went
 from cbtrace.site.words import Words
 from cbtrace.traces.reader import Trace
 
-GAP_ROWS = 20
+GAP_ROWS = 50
 LARGEST_MEMBERS = 3
 
 
@@ -25,6 +28,7 @@ class GapRow:
     duration: str
     duration_ns: int
     request: str
+    ordinal: int
     token: int
     steps: str
     longest_step: int | None
@@ -33,7 +37,10 @@ class GapRow:
     prefill: int
     decode: int
     recompute: int
+    went: str
+    """The largest pieces of its cut."""
     what: str
+    """Facts of the steps it spans."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +76,8 @@ class GapSection:
     steps: list[StepRow]
 
 
-def gap_section(trace: Trace, summary: RunSummary, origin_ns: int, words: Words) -> GapSection:
-    """The slowest gaps of completed requests, each with the longest step it spans."""
+def gap_section(trace: Trace, summary: RunSummary, cuts: Cuts, origin_ns: int, words: Words) -> GapSection:
+    """The slowest gaps of completed requests, each with where it went and the longest step it spans."""
     gaps = slowest_gaps(trace.requests, trace.tokens, trace.steps, trace.step_requests, trace.events, GAP_ROWS)
     title = words("gaps.title_none")
     median = summary.token_gap_ms.p50
@@ -78,17 +85,18 @@ def gap_section(trace: Trace, summary: RunSummary, origin_ns: int, words: Words)
         worst = gaps[0].duration_ns / 1e6
         title = words("gaps.title", duration=formats.number(worst), ratio=formats.number(worst / median))
     behind = sorted({gap.longest_step for gap in gaps if gap.longest_step >= 0})
-    rows = [_gap_row(trace, gap, origin_ns, words) for gap in gaps]
+    rows = [_gap_row(trace, gap, pieces_of(cuts.gaps.pieces[gap.row]), origin_ns, words) for gap in gaps]
     return GapSection(title, rows, [_step_row(trace, step, origin_ns, words) for step in behind])
 
 
-def _gap_row(trace: Trace, gap: SlowGap, origin_ns: int, words: Words) -> GapRow:
+def _gap_row(trace: Trace, gap: SlowGap, pieces: dict[str, int], origin_ns: int, words: Words) -> GapRow:
     known = gap.longest_step >= 0
     steps = f"{gap.first_step}" if gap.steps == 1 else f"{gap.first_step}\N{EN DASH}{gap.last_step}"
     return GapRow(
         duration=formats.from_ns(gap.duration_ns),
         duration_ns=gap.duration_ns,
         request=request_label(trace, gap.request),
+        ordinal=gap.request,
         token=gap.position,
         steps=steps,
         longest_step=gap.longest_step if known else None,
@@ -96,6 +104,7 @@ def _gap_row(trace: Trace, gap: SlowGap, origin_ns: int, words: Words) -> GapRow
         prefill=gap.prefill_tokens,
         decode=gap.decode_tokens,
         recompute=gap.recompute_tokens,
+        went=went(pieces, gap.duration_ns, words),
         what=_what_happened(gap, words),
     )
 
@@ -107,7 +116,7 @@ def window_around(start_ns: int, end_ns: int, origin_ns: int) -> str:
 
 
 def _what_happened(gap: SlowGap, words: Words) -> str:
-    """The parts of a gap that are facts, in words. Which of them caused it is for the attribution to say."""
+    """What is known of the steps of a gap, in words."""
     computed = gap.prefill_tokens + gap.decode_tokens + gap.recompute_tokens
     absent = gap.steps - gap.steps_with_request
     said: tuple[tuple[bool, str, dict[str, object]], ...] = (

@@ -6,33 +6,61 @@ from dataclasses import dataclass
 from typing import Any
 
 from cbtrace.site import formats
+from cbtrace.site.analysis.attribution import Cuts
 from cbtrace.site.analysis.conditions import Fact, conditions, settings
+from cbtrace.site.analysis.evidence import Evidence
+from cbtrace.site.analysis.findings import RULES, findings
+from cbtrace.site.analysis.lifelines import STATES
+from cbtrace.site.analysis.pieces import PIECES
 from cbtrace.site.analysis.summary import RunSummary
 from cbtrace.site.analysis.window import measured_window
 from cbtrace.site.pages.banners import Banner, banners
+from cbtrace.site.pages.budget_section import (
+    KvSection,
+    LimitRow,
+    MemorySection,
+    kv_section,
+    limit_rows,
+    memory_section,
+)
 from cbtrace.site.pages.chrome import Chrome
+from cbtrace.site.pages.class_section import ClassSection, class_section
+from cbtrace.site.pages.finding_section import FindingRow, finding_rows
 from cbtrace.site.pages.gap_section import GapSection, gap_section
 from cbtrace.site.pages.headline import Card, LatencyRow, cards, latency_note, latency_rows
 from cbtrace.site.pages.labels import health, run_name
 from cbtrace.site.pages.run_sections import (
     AdmissionSection,
     EventSection,
-    KvSection,
     NoticeRow,
     Pair,
     TimelineSection,
     admission_section,
     event_section,
-    kv_section,
     notice_rows,
     recording_pairs,
     timeline_section,
 )
 from cbtrace.site.pages.timeline_data import TimelineData
+from cbtrace.site.pages.where import WhereSection, where_section
 from cbtrace.site.words import Words
 from cbtrace.traces.reader import Trace
 
-SECTIONS = ("headline", "timeline", "admission", "gaps", "kv", "events", "settings", "recording")
+SECTIONS = (
+    "headline",
+    "findings",
+    "timeline",
+    "where",
+    "gaps",
+    "requests",
+    "classes",
+    "admission",
+    "kv",
+    "memory",
+    "events",
+    "settings",
+    "recording",
+)
 
 
 @dataclass(frozen=True)
@@ -59,10 +87,19 @@ class RunView:
     cards: list[Card]
     latency: list[LatencyRow]
     latency_note: str
+    findings: list[FindingRow]
+    rules: int
+    """How many rules were looked at."""
     timeline: TimelineSection
-    admission: AdmissionSection
+    where: WhereSection
     gaps: GapSection
+    requests: str
+    """How many there were."""
+    classes: ClassSection
+    admission: AdmissionSection
+    limits: list[LimitRow]
     kv: KvSection
+    memory: MemorySection
     events: EventSection
     settings: list[SettingRow]
     conditions: list[Fact]
@@ -78,9 +115,10 @@ def time_origin(trace: Trace) -> int:
     return int(trace.steps.start_ns[0])
 
 
-def run_view(trace: Trace, summary: RunSummary, slug: str, timeline: TimelineData, words: Words) -> RunView:
+def run_view(trace: Trace, summary: RunSummary, cuts: Cuts, slug: str, timeline: TimelineData, words: Words) -> RunView:
     """Choose the analysis that the page shows."""
     origin = time_origin(trace)
+    evidence = Evidence(trace, summary, cuts, origin)
     engine = trace.engines[-1] if trace.engines else None
     return RunView(
         slug=slug,
@@ -93,10 +131,17 @@ def run_view(trace: Trace, summary: RunSummary, slug: str, timeline: TimelineDat
         cards=cards(summary, words),
         latency=latency_rows(summary, words),
         latency_note=latency_note(summary, words),
+        findings=finding_rows(findings(evidence), words),
+        rules=len(RULES),
         timeline=timeline_section(trace, summary, timeline, origin, words),
+        where=where_section(trace, cuts, words),
+        gaps=gap_section(trace, summary, cuts, origin, words),
+        requests=formats.number(summary.requests.total),
+        classes=class_section(trace, cuts, evidence.token_budget, words),
         admission=admission_section(trace, words),
-        gaps=gap_section(trace, summary, origin, words),
-        kv=kv_section(summary.kv, words),
+        limits=limit_rows(evidence, words),
+        kv=kv_section(trace, summary.kv, words),
+        memory=memory_section(trace, words),
         events=event_section(trace, origin, words),
         settings=[
             SettingRow(setting.name, setting.requested, setting.resolved, setting.overruled)
@@ -153,6 +198,8 @@ def run_page(chrome: Chrome, view: RunView, data_script: str, data_key: str) -> 
         root="../../",
         run=view,
         sections=SECTIONS,
+        pieces=PIECES,
+        states=STATES,
         data_script=data_script,
         data_key=data_key,
     )

@@ -8,7 +8,6 @@ import numpy as np
 
 from cbtrace.site import formats
 from cbtrace.site.analysis.admission import admission_limits
-from cbtrace.site.analysis.kv import KvBudget
 from cbtrace.site.analysis.summary import RunSummary
 from cbtrace.site.analysis.timeline import timeline_rows
 from cbtrace.site.pages.labels import event_label, request_label, severity_name, stop_label
@@ -64,25 +63,6 @@ class AdmissionSection:
 
     title: str
     rows: list[AdmissionRow]
-
-
-@dataclass(frozen=True)
-class KvRow:
-    """One amount of the KV budget."""
-
-    label: str
-    bytes: float | None
-    units: float | None
-    share: float | None
-
-
-@dataclass(frozen=True)
-class KvSection:
-    """The KV budget."""
-
-    title: str
-    unit: str
-    rows: list[KvRow]
 
 
 @dataclass(frozen=True)
@@ -183,33 +163,6 @@ def admission_section(trace: Trace, words: Words) -> AdmissionSection:
         return AdmissionSection(words("admission.title_none"), rows)
     share = formats.percent(sum(limit.duration_ns for limit in waiting) / total)
     return AdmissionSection(words("admission.title", share=share, reason=stop_label(words, waiting[0].reason)), rows)
-
-
-def kv_section(kv: KvBudget | None, words: Words) -> KvSection:
-    """The KV budget as a table."""
-    if kv is None or not kv.capacity_bytes:
-        return KvSection(words("kv.title_none"), "", [])
-    amounts = (
-        ("capacity", kv.capacity_bytes),
-        ("peak_used", kv.peak_used_bytes),
-        ("mean_used", kv.mean_used_bytes),
-        ("peak_cached", kv.peak_cached_bytes),
-        ("min_free", kv.min_free_bytes),
-        ("margin", kv.margin_bytes),
-        ("reserved", kv.reserved_bytes),
-    )
-    rows = [
-        KvRow(
-            words(f"kv.row.{name}"),
-            amount,
-            None if amount is None or not kv.unit_bytes else amount / kv.unit_bytes,
-            None if amount is None else amount / kv.capacity_bytes,
-        )
-        for name, amount in amounts
-    ]
-    used = None if kv.peak_used_bytes is None else kv.peak_used_bytes / kv.capacity_bytes
-    title = words("kv.title", tokens=formats.number(kv.capacity_tokens), share=formats.percent(used))
-    return KvSection(title, kv.unit_name, rows)
 
 
 def event_section(trace: Trace, origin_ns: int, words: Words) -> EventSection:

@@ -13,7 +13,7 @@ from cbtrace.site.analysis.kv import safety_margin
 from cbtrace.site.analysis.timeline import Marks, TimelineRows, marks, timeline_rows
 from cbtrace.site.words import Words
 from cbtrace.traces.reader import Trace
-from cbtrace.traces.schema import Engine
+from cbtrace.traces.schema import AdmissionStop, Engine
 
 POINTS = 1000
 """Most points of a panel over the whole run; a zoomed window has at most about as many."""
@@ -66,9 +66,15 @@ def timeline_data(trace: Trace, slug: str, origin_ns: int, words: Words) -> Time
             "kind": drawn.kind,
             "step": drawn.step,
         },
-        "words": words.starting("mark.") | words.starting("timeline.js.") | words.starting("legend."),
+        "words": _script_words(words),
     }
     return TimelineData(overview, files, coarsest, drawn)
+
+
+def _script_words(words: Words) -> dict[str, str]:
+    """The texts that the scripts of a run's page need; reasons by number."""
+    stops = {f"stop.{stop.value}": words(f"stop.{stop.name}") for stop in AdmissionStop}
+    return words.starting("mark.") | words.starting("timeline.js.") | words.starting("step.js.") | stops
 
 
 def _split(rows: TimelineRows, slug: str, origin_ns: int) -> Iterator[LevelFile]:

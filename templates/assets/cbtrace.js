@@ -82,6 +82,12 @@
     history.replaceState(null, "", text ? `#${text}` : location.pathname + location.search);
   }
 
+  // Changes the state and tells whoever shows a part of it.
+  function setState(changes) {
+    writeState(changes);
+    dispatchEvent(new Event("cbtrace:state"));
+  }
+
   function cellValue(row, column, kind) {
     const cell = row.cells[column];
     if (kind !== "number") return cell.textContent.trim();
@@ -164,6 +170,6 @@
     document.addEventListener("keydown", keyPressed);
   }
 
-  window.cbtrace = { load, need, element, fill, number, bytes, readState, writeState, onKey, arrived };
+  window.cbtrace = { load, need, element, fill, number, bytes, readState, writeState, setState, onKey, arrived };
   start();
 })();

@@ -37,7 +37,8 @@
   const MARGIN = 100; // labels and title of a vertical axis, and a little air on the right
 
   function sized(spec, width) {
-    const inner = Math.max(160, Math.floor(width) - MARGIN);
+    const margin = (spec.usermeta && spec.usermeta.margin) || MARGIN;
+    const inner = Math.max(160, Math.floor(width) - margin);
     const made = { ...spec };
     if (made.vconcat) made.vconcat = made.vconcat.map((view) => ({ ...view, width: inner }));
     else made.width = inner;
@@ -48,7 +49,12 @@
     const { place, name, data } = chart;
     const spec = colored(sized(cbtrace.arrived.get("charts")[name], place.clientWidth));
     spec.datasets = data();
-    const result = await vegaEmbed(place, spec, {
+    // Vega names what it draws into; the place keeps the name that says what the chart shows.
+    if (!chart.inside || !place.contains(chart.inside)) {
+      chart.inside = cbtrace.element("div", {});
+      place.replaceChildren(chart.inside);
+    }
+    const result = await vegaEmbed(chart.inside, spec, {
       ast: true, // expressions are interpreted: no eval, so that a strict policy holds
       actions: false,
       mode: "vega-lite",
@@ -58,6 +64,10 @@
       tooltip: false,
     });
     if (chart.view) chart.view.finalize();
+    chart.inside.removeAttribute("role");
+    chart.inside.removeAttribute("aria-label");
+    chart.inside.removeAttribute("aria-roledescription");
+    chart.inside.setAttribute("aria-hidden", "true");
     chart.view = result.view;
     chart.width = place.clientWidth;
     if (chart.ready) chart.ready(result.view, chart);

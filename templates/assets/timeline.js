@@ -122,6 +122,8 @@
 
   function apply() {
     tell();
+    cbtrace.window = window_;
+    dispatchEvent(new Event("cbtrace:window"));
     if (!view) return;
     view.signal("window_from", window_[0]).signal("window_to", window_[1]).signal("kv_ticks", kvTicks()).signal("extremes", shown.bucket > 1 ? 1 : 0);
     view.data("steps", rows(shown)).data("window", [{ from: window_[0], to: window_[1] }]);
@@ -217,7 +219,10 @@
     const { x, strip } = drag;
     drag = null;
     band.hidden = true;
-    if (Math.abs(point.x - x) < 4) return;
+    if (Math.abs(point.x - x) < 4) {
+      choose(point);
+      return;
+    }
     const times = [timeAt(x, strip), timeAt(point.x, strip)].sort((a, b) => a - b);
     show(...times);
   });
@@ -256,6 +261,18 @@
     });
   }
 
+  // A click on a single step shows it; on a point that stands for several it zooms in.
+  function choose(point) {
+    const inStrip = point.y < plot.stripBottom;
+    const at = timeAt(point.x, inStrip);
+    if (inStrip || shown.bucket > 1) {
+      const width = (window_[1] - window_[0]) / 8;
+      show(at - width / 2, at + width / 2);
+      return;
+    }
+    cbtrace.setState({ step: shown.columns.first_step[position(shown.columns.start_us, at * 1e6)] });
+  }
+
   function zoom(factor) {
     const middle = (window_[0] + window_[1]) / 2;
     const half = ((window_[1] - window_[0]) / 2) * factor;
@@ -292,6 +309,7 @@
   }
   addEventListener("hashchange", fromLink);
 
+  cbtrace.showWindow = show;
   cbtrace.draw(
     place,
     "timeline",

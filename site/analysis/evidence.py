@@ -1,0 +1,78 @@
+"""What the rules of the findings look at: shares and totals of a run, computed once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from cbtrace.site.analysis.admission import admission_limits
+from cbtrace.site.analysis.attribution import Cuts
+from cbtrace.site.analysis.pieces import COLUMN
+from cbtrace.site.analysis.summary import RunSummary
+from cbtrace.traces.columns import Ints
+from cbtrace.traces.reader import Trace
+from cbtrace.traces.schema import AdmissionStop, Engine
+
+SLOW_SHARE = 100
+"""The slowest hundredth of the gaps is looked at apart, and at least this many of them:"""
+SLOW_LEAST = 20
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One run as the rules see it."""
+
+    trace: Trace
+    summary: RunSummary
+    cuts: Cuts
+    origin_ns: int
+
+    @property
+    def engine(self) -> Engine | None:
+        """The engine whose settings are looked at."""
+        return self.trace.engines[-1] if self.trace.engines else None
+
+    @cached_property
+    def token_budget(self) -> int | None:
+        """``max_batch_tokens`` as the engine worked with it."""
+        value = self.engine.resolved.get("max_batch_tokens") if self.engine else None
+        return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+    @cached_property
+    def _stopped(self) -> dict[AdmissionStop, float]:
+        limits = admission_limits(self.trace.steps)
+        total = sum(limit.duration_ns for limit in limits)
+        shares: dict[AdmissionStop, float] = {}
+        for limit in limits:
+            shares[limit.reason] = shares.get(limit.reason, 0.0) + (limit.duration_ns / total if total else 0.0)
+        return shares
+
+    def stop_share(self, reason: AdmissionStop) -> float:
+        """Share of the step time in which admission was stopped by ``reason``."""
+        return self._stopped.get(reason, 0.0)
+
+    def gap_share(self, piece: str) -> float:
+        """Share of all token-gap time that went to ``piece``."""
+        return _share(self.cuts.gaps.pieces[:, COLUMN[piece]], self.cuts.gaps.total_ns)
+
+    def ttft_share(self, piece: str) -> float:
+        """Share of all TTFT time that went to ``piece``."""
+        return _share(self.cuts.ttft.pieces[:, COLUMN[piece]], self.cuts.ttft.total_ns)
+
+    @cached_property
+    def slow(self) -> Ints:
+        """Rows of the slowest gaps, slowest first."""
+        total = self.cuts.gaps.total_ns
+        count = min(len(total), max(SLOW_LEAST, len(total) // SLOW_SHARE))
+        return np.argsort(-total, kind="stable")[:count]
+
+    def slow_share(self, piece: str) -> float:
+        """Share of the slowest gaps' time that went to ``piece``."""
+        return _share(self.cuts.gaps.pieces[self.slow, COLUMN[piece]], self.cuts.gaps.total_ns[self.slow])
+
+
+def _share(part: Ints, whole: Ints) -> float:
+    total = int(whole.sum())
+    return int(part.sum()) / total if total else 0.0

@@ -1,0 +1,168 @@
+"""Bands, lives, classes and slack: what the run page says of its requests, on runs whose truth is known."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cbtrace.site.analysis.attribution import attribute
+from cbtrace.site.analysis.bands import bands, pieces_of, singles
+from cbtrace.site.analysis.classes import chunking, request_classes
+from cbtrace.site.analysis.lifelines import STATES, lifelines
+from cbtrace.site.analysis.pieces import COLUMN, PIECES
+from cbtrace.site.analysis.slack import block_slack
+from cbtrace.site.build import build_site
+from cbtrace.site.pages.class_section import longest_gaps
+from cbtrace.site.pages.request_data import request_files
+from cbtrace.site.words import load_words
+from cbtrace.traces import Trace
+from site_runs import busy_run, troubled_run
+from trace_builder import CAPACITY, UNIT_BYTES, TraceBuilder, eventful
+
+
+@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=300))
+def test_bands_split_all_rows_and_lose_no_nanosecond(values: list[int]) -> None:
+    total = np.array(values, dtype=np.int64)
+    pieces = np.zeros((len(values), len(PIECES)), dtype=np.int64)
+    pieces[:, COLUMN["decode"]] = total // 3
+    pieces[:, COLUMN["host"]] = total - total // 3
+    found = {band.id: band for band in bands(total, pieces)}
+    parts = [band for name, band in found.items() if name != "all"]
+    assert sum(band.n for band in parts) == found["all"].n == len(values)
+    assert sum(band.total_ns for band in parts) == found["all"].total_ns == sum(values)
+    for band in found.values():
+        assert sum(band.pieces.values()) == band.total_ns
+    single = {one.id: one for one in singles(total, pieces)}
+    ordered = sorted(values)
+    assert single["max"].total_ns == ordered[-1]
+    assert single["p50"].total_ns == ordered[(len(values) + 1) // 2 - 1]
+    assert sum(value <= single["p95"].total_ns for value in values) >= 0.95 * len(values)
+
+
+def test_nothing_has_no_bands() -> None:
+    empty = np.zeros(0, dtype=np.int64)
+    assert bands(empty, np.zeros((0, len(PIECES)), dtype=np.int64)) == []
+    assert singles(empty, np.zeros((0, len(PIECES)), dtype=np.int64)) == []
+
+
+def test_a_life_is_told_from_submit_to_its_last_token_without_a_gap(tmp_path: Path) -> None:
+    build = TraceBuilder(tmp_path / "run.cbt")
+    victim, other = build.submit(10, 3), build.submit(4, 9)
+    build.admit(victim)
+    build.admit(other)
+    build.step({victim: 6, other: 4})
+    build.step({victim: 4, other: 1})
+    build.soft_reset(victim)
+    for _ in range(3):
+        build.step([other])
+    build.admit(victim)
+    build.step({victim: 11, other: 1})
+    build.step([victim, other])
+    build.finish(victim)
+    build.step([other])
+    build.finish(other)
+    trace = build.close()
+    cuts = attribute(trace)
+    lives = lifelines(trace.requests, cuts.rows, cuts.costs)
+    mine = np.flatnonzero(lives.request == 0)
+    states = [STATES[state] for state in lives.state[mine]]
+    assert states == ["queued", "prefill", "reset_wait", "recompute", "decode"]
+    assert lives.start_ns[mine[0]] == trace.requests.submit_ns[0]
+    assert lives.end_ns[mine[-1]] == trace.requests.last_token_ns[0]
+    assert (lives.start_ns[mine[1:]] == lives.end_ns[mine[:-1]]).all()
+
+
+@pytest.mark.parametrize("make", [busy_run, troubled_run, lambda path: eventful(path).close()])
+def test_spans_are_in_order_and_never_overlap(tmp_path: Path, make: object) -> None:
+    trace: Trace = make(tmp_path / "run.cbt")  # type: ignore[operator]
+    cuts = attribute(trace)
+    lives = lifelines(trace.requests, cuts.rows, cuts.costs)
+    same = lives.request[1:] == lives.request[:-1]
+    assert (lives.start_ns <= lives.end_ns).all()
+    assert (lives.start_ns[1:][same] >= lives.end_ns[:-1][same]).all()
+
+
+def test_classes_hold_every_completed_request_once_a_dimension(tmp_path: Path) -> None:
+    trace = busy_run(tmp_path / "run.cbt", requests=30)
+    longest = longest_gaps(attribute(trace), len(trace.requests.id))
+    found = request_classes(trace, longest, CAPACITY * UNIT_BYTES)
+    by_prompt = [one for one in found if one.dimension == "prompt_tokens"]
+    assert sum(one.n for one in by_prompt) == 30
+    assert [one.low for one in by_prompt] == sorted(one.low for one in by_prompt)
+    assert all(one.high < other.low for one, other in pairwise(by_prompt))
+    assert max(one.ttft_ms.max or 0 for one in by_prompt) == pytest.approx(
+        float((trace.requests.first_token_ns - trace.requests.submit_ns).max()) / 1e6
+    )
+    assert sum(one.soft_resets for one in by_prompt) == int(trace.requests.soft_resets.sum())
+
+
+def test_chunks_are_counted_with_what_ended_them(tmp_path: Path) -> None:
+    build = TraceBuilder(tmp_path / "run.cbt")
+    whole, chunked = build.submit(10, 1), build.submit(60, 1)
+    build.admit(whole)
+    build.admit(chunked)
+    build.step({whole: 10, chunked: 22})  # 32 of 32: the budget
+    build.step({chunked: 20})  # not full: something else
+    build.step({chunked: 18})
+    build.finish(whole)
+    build.finish(chunked)
+    trace = build.close()
+    found = chunking(trace.steps, trace.step_requests, 2, 32)
+    assert (found.whole, found.chunked, found.chunks) == (1, 1, 3)
+    assert (found.budget_full, found.other) == (1, 1)
+
+
+def test_slack_is_what_was_given_out_and_not_written(tmp_path: Path) -> None:
+    build = TraceBuilder(tmp_path / "run.cbt")
+    request = build.submit(10, 3)
+    build.admit(request)
+    request.held = 16  # a block of 16 for 10 tokens
+    build.step({request: 10})
+    build.step([request])
+    build.finish(request)
+    trace = build.close()
+    found = block_slack(trace.engines[0], trace.steps, trace.requests)
+    assert found is not None
+    assert found.mean_bytes == (6 + 5) / 2 * UNIT_BYTES
+    assert found.known_steps == found.steps == 2
+
+
+def test_slack_is_not_told_where_blocks_are_shared(tmp_path: Path) -> None:
+    trace = eventful(tmp_path / "run.cbt").close()
+    assert block_slack(trace.engines[0], trace.steps, trace.requests) is None
+
+
+def test_the_data_of_each_request_adds_up(tmp_path: Path) -> None:
+    trace = busy_run(tmp_path / "run.cbt", requests=20)
+    cuts = attribute(trace)
+    files = request_files(trace, cuts, 0, load_words())
+    assert len(files.listed["ordinal"]) == files.listed["all"] == 20
+    ttft = [sum(sparse[1::2]) for part in files.details for sparse in part["ttft"]]
+    requests = trace.requests
+    assert ttft == (requests.first_token_ns - requests.submit_ns)[files.listed["ordinal"]].tolist()
+    for part in files.details:
+        for gaps in part["gaps"]:
+            assert [gap[2] for gap in gaps] == sorted((gap[2] for gap in gaps), reverse=True)
+            assert all(sum(gap[6][1::2]) // 1000 == gap[2] for gap in gaps)
+
+
+def test_a_page_is_bounded_whatever_the_number_of_requests(tmp_path: Path) -> None:
+    sizes = []
+    for requests in (100, 400):
+        busy_run(tmp_path / f"{requests}.cbt", requests=requests, limit=4)
+        report = build_site([tmp_path / f"{requests}.cbt"], tmp_path / f"site-{requests}")
+        page = report.out / report.runs[0].page
+        first = sum(path.stat().st_size for path in [page, *page.parent.glob("run.*.js")])
+        sizes.append(first)
+    assert sizes[1] < 1.5 * sizes[0]
+
+
+def test_pieces_of_a_row_are_named() -> None:
+    row = np.zeros(len(PIECES), dtype=np.int64)
+    row[COLUMN["host"]] = 5
+    assert pieces_of(row) == {"host": 5}
