@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from cbtrace.recorder.engine import KvAdapter, adapter_for
@@ -32,14 +32,16 @@ class EngineWatch:
     """Records one manager into one trace. Handlers are called by the hooks of :mod:`cbtrace.recorder.attach` for what
     happens before the engine exists, and by hooks on the engine's own objects from then on."""
 
-    def __init__(self, sink: Sink, options: Options) -> None:
+    def __init__(self, sink: Sink, options: Options, planned: Mapping[str, int] | None = None) -> None:
         self.sink = sink
         self.hooks = HookSet()
         self.requested: Facts = {}
         self._options = options
         self._ledger = RequestLedger()
         self._steps = OpenSteps()
-        self._requests = RequestWatch(sink, self._ledger, self._steps, keep_token_ids=options.token_ids)
+        self._requests = RequestWatch(
+            sink, self._ledger, self._steps, keep_token_ids=options.token_ids, planned=planned
+        )
         self._requests.on_first_visible = self._first_visible
         self._step_watch: StepWatch | None = None
         self._timer: GpuStepTimer | None = None

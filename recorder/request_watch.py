@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import Any
 
@@ -33,11 +33,21 @@ _ROSTER_EVERY = 256
 class RequestWatch:
     """Writes every frame that is about one request. All but :meth:`submitted` run on the generation thread."""
 
-    def __init__(self, sink: Sink, ledger: RequestLedger, steps: OpenSteps, *, keep_token_ids: bool) -> None:
+    def __init__(
+        self,
+        sink: Sink,
+        ledger: RequestLedger,
+        steps: OpenSteps,
+        *,
+        keep_token_ids: bool,
+        planned: Mapping[str, int] | None = None,
+    ) -> None:
         self._sink = sink
         self._ledger = ledger
         self._steps = steps
         self._keep_token_ids = keep_token_ids
+        self._planned = planned if planned is not None else {}
+        """By id: when requests were planned to be submitted, on the monotonic clock."""
         self.adapter: KvAdapter | None = None
         self.on_first_visible: Callable[[], None] = lambda: None
         self._offloading: dict[str, tuple[int, int, int]] | None = None
@@ -62,6 +72,7 @@ class RequestWatch:
         if state.streaming:
             flags |= RequestFlag.STREAMING
         limit = state.max_new_tokens
+        planned = self._planned.get(state.request_id)
         if flags & RequestFlag.SUBMIT_UNSEEN:
             record.generated_before = len(_output_tokens(state))
         self._sink.requests += 1
@@ -75,6 +86,7 @@ class RequestWatch:
                 max_new_tokens=-1 if limit is None else int(limit),
                 submit_ns=submit_ns,
                 flags=flags,
+                planned_ns=-1 if planned is None else max(0, planned - self._sink.epoch_ns),
                 prompt_hash=_hash(state.initial_tokens[:prompt_tokens]),
                 generated_before=record.generated_before,
             )

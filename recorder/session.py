@@ -20,7 +20,7 @@ from cbtrace.recorder.guard import measure_frame
 from cbtrace.recorder.options import Options
 from cbtrace.recorder.ranks import rank_of_process
 from cbtrace.recorder.sink import Sink
-from cbtrace.traces.schema import Event, EventKind, Header, Severity
+from cbtrace.traces.schema import Event, EventKind, Header, Scalar, Severity
 from cbtrace.traces.writer import TraceWriter
 
 
@@ -50,6 +50,8 @@ class Recording:
         self._path = _with_rank(Path(path), self._rank)
         self._name = name if name is not None else Path(path).stem
         self._tags = {str(key): str(value) for key, value in (tags or {}).items()}
+        self._facts = dict(facts or {})
+        self._planned: dict[str, int] = {}
         self._overwrite = overwrite
         self._lock = threading.Lock()
         self._closed = False
@@ -63,6 +65,15 @@ class Recording:
     def engines(self) -> int:
         """Engines recorded so far."""
         return len(self._watches.all)
+
+    @property
+    def steps(self) -> int:
+        """Steps recorded so far, over all engines."""
+        return sum(watch.sink.steps for watch in self._watches.all)
+
+    def plan(self, request_id: str, planned_monotonic_ns: int) -> None:
+        """Tell when a request was planned to be submitted, on ``time.monotonic_ns``. To be called before it is."""
+        self._planned[request_id] = planned_monotonic_ns
 
     def install(self) -> None:
         """Take hold of every engine of the process from here on.
@@ -133,7 +144,7 @@ class Recording:
             sink, self._spare = self._spare, None
             if sink is None:
                 sink = self._open(_numbered(self._path, len(self.paths) + 1))
-            return EngineWatch(sink, self._options)
+            return EngineWatch(sink, self._options, self._planned)
 
     def _open(self, path: Path) -> Sink:
         epoch_ns, wall_ns = time.monotonic_ns(), time.time_ns()
@@ -150,7 +161,7 @@ class Recording:
                 rank=self._rank,
                 world_size=self._world_size,
                 stored=self._options.stored(),
-                fingerprint=fingerprint(paths=self._options.paths, settings=self._options.facts()),
+                fingerprint=fingerprint(paths=self._options.paths, settings=self._options.facts()) | self._facts,
             )
         )
         self.paths.append(path)
@@ -202,6 +213,7 @@ def record(
         gpu_time: time each step on the GPU with two events.
         keep_user_peaks: leave ``torch.cuda.max_memory_allocated()`` to your own code. By default the recorder resets
             the peak at each of its samples, so that no transient is missed; your code then sees the peak since then.
+        facts: further conditions of the run for the fingerprint, under dotted names such as ``workload.requests``.
 
     Raises:
         cbtrace.traces.CbtraceError: the trace cannot be created, or Transformers is not installed.
@@ -217,6 +229,7 @@ def record(
         nvml=nvml,
         gpu_time=gpu_time,
         keep_user_peaks=keep_user_peaks,
+        facts=facts,
     )
     recording.install()
     return recording

@@ -30,7 +30,7 @@ class Poisson(Struct, tag_field="kind", tag="poisson", forbid_unknown_fields=Tru
 
 
 class Gamma(Struct, tag_field="kind", tag="gamma", forbid_unknown_fields=True, frozen=True):
-    """Gamma-distributed gaps. ``burstiness`` is the shape: 1 is a Poisson process, less is burstier, more is smoother."""
+    """Gamma-distributed gaps. ``burstiness`` is the shape: 1 is a Poisson process, less is burstier."""
 
     per_s: Rate
     burstiness: Annotated[float, Meta(gt=0, le=1000)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -106,7 +107,7 @@ def _quantiles(lengths: Percentiles) -> tuple[list[float], list[int]]:
     pairs.sort()
     if not pairs:
         raise SpecError("No percentile is given: name one at least, such as 50 = 200.", at=("points",))
-    for (lower, fewer), (higher, more) in zip(pairs, pairs[1:], strict=False):
+    for (lower, fewer), (higher, more) in pairwise(pairs):
         if more < fewer or lower == higher:
             raise SpecError(
                 f"Percentile {higher * 100:g} has {more} tokens and {lower * 100:g} has {fewer}: "
