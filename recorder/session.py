@@ -44,6 +44,7 @@ class Recording:
         nvml: bool = True,
         gpu_time: bool = True,
         keep_user_peaks: bool = False,
+        facts: Mapping[str, Scalar] | None = None,
     ) -> None:
         self._options = Options(token_ids, paths, nvml, gpu_time, keep_user_peaks)
         self._rank, self._world_size = rank_of_process()
@@ -192,6 +193,7 @@ def record(
     nvml: bool = True,
     gpu_time: bool = True,
     keep_user_peaks: bool = False,
+    facts: Mapping[str, Scalar] | None = None,
 ) -> Recording:
     """Record every continuous-batching engine that this process runs, until the recording is closed.
 
