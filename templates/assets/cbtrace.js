@@ -149,8 +149,10 @@
 
   function keyPressed(event) {
     const target = event.target;
-    const typing = target instanceof Element && target.closest("input, select, textarea");
-    if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+    const field = "input:not([type=radio], [type=checkbox]), select, textarea";
+    const typing = target instanceof Element && target.closest(field);
+    const scrolling = event.key.startsWith("Arrow") && target instanceof Element && target.closest(".scroll");
+    if (typing || scrolling || event.ctrlKey || event.metaKey || event.altKey) return;
     const action = keys.get(event.key);
     if (!action) return;
     event.preventDefault();
