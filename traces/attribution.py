@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from .columns import Bools, Ints, StepRequests
 from .gaps import Gaps
-from .intake import Listed, StepColumns
 from .residency import Residencies
 from .schema import ChunkFlag
 from .stepcode import unpack_slots
+from .stepstore import Listed, StepColumns
 
 _BLOCK_STEPS = 8192
 _BLOCK_CELLS = 1 << 20  # steps x slots of a block: bounds its memory to some tens of megabytes

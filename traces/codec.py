@@ -22,13 +22,20 @@ A step with details, or with any number that does not fit, is a msgpack array li
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from .schema import Frame, Step
 
+PACKED_SINCE = 2
+"""The format version that has packed steps."""
 _NARROW, _WIDE = 1, 2
 _RECORD = {_NARROW: struct.Struct("<BI6s15sIIBHH"), _WIDE: struct.Struct("<BI6s20sIIBHH")}
+PACKED_SIZE = {form: record.size for form, record in _RECORD.items()}
+"""Bytes of a packed step without its decode bits, by the payload's first byte."""
 _FORM = {23: _NARROW, 28: _WIDE}
 """By the length of :attr:`Step.times`."""
 _encode = msgspec.msgpack.Encoder().encode
@@ -81,3 +88,44 @@ def _unpack(payload: bytes) -> Step:
     waiting, active, stop, flags = word & 0x1FFF, word >> 13 & 0x7FF, word >> 24 & 7, word >> 27
     times, bits = start + b"\0\0" + others, payload[record.size :]
     return Step(index, times, gpu - 1, bits, kv_free, kv_cached, waiting, active, stop, flags, graph)
+
+
+def unpack_steps(form: int, payloads: Sequence[bytes]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Many packed steps of one form at once, each at least :data:`PACKED_SIZE` long.
+
+    Returns:
+        index, gpu_ns, kv_free, kv_cached, waiting, active, stop, flags, graph: shape (steps, 9).
+        The instants, shape (steps, 6); see :func:`~cbtrace.traces.stepcode.unpack_times`.
+    """
+    size = PACKED_SIZE[form]
+    width = 3 if form == _NARROW else 4
+    layout = np.dtype(
+        [
+            ("form", "u1"),
+            ("index", "<u4"),
+            ("start", np.uint8, 6),
+            ("others", np.uint8, (5, width)),
+            ("gpu", "<u4"),
+            ("word", "<u4"),
+            ("graph", "u1"),
+            ("free", "<u2"),
+            ("cached", "<u2"),
+        ]
+    )
+    head = np.frombuffer(b"".join([payload[:size] for payload in payloads]), dtype=layout)
+    times = np.zeros((len(head), 6, 8), dtype=np.uint8)
+    times[:, 0, :6] = head["start"]
+    times[:, 1:, :width] = head["others"]
+    word = head["word"].astype(np.int64)
+    columns = (
+        head["index"],
+        head["gpu"].astype(np.int64) - 1,
+        head["free"],
+        head["cached"],
+        word & 0x1FFF,
+        word >> 13 & 0x7FF,
+        word >> 24 & 7,
+        word >> 27,
+        head["graph"],
+    )
+    return np.stack(columns, axis=1, dtype=np.int64), np.cumsum(times.view("<i8")[:, :, 0], axis=1)

@@ -136,6 +136,9 @@ class FrameScanner:
 
     def __iter__(self) -> Iterator[tuple[int, bytes] | Damage]:
         while self._has(1):
+            yield from self._short_frames()
+            if not self._has(1):
+                return
             bounds = self._frame_here()
             if bounds is None:
                 yield self._resynchronise()
@@ -143,6 +146,18 @@ class FrameScanner:
             begin, end = bounds
             yield self._base + self._at, self._data[begin:end]
             self._at = end
+
+    def _short_frames(self) -> Iterator[tuple[int, bytes]]:
+        """The frames from here on, as long as they are short, whole and in memory: nearly all are."""
+        data, base, at, size = self._data, self._base, self._at, len(self._data)
+        while at + 7 < size and data[at : at + 2] == MARKER and (length := data[at + 2]) < 128:
+            end = at + 7 + length
+            payload = data[at + 7 : end]
+            if end > size or zlib.crc32(payload, _SHORT[length][1]) != int.from_bytes(data[at + 3 : at + 7], "little"):
+                return
+            self._at = end
+            yield base + at, payload
+            at = end
 
     def _has(self, need: int) -> bool:
         """Whether the file has ``need`` more bytes from here on; brings them into memory and drops what is behind."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from .columns import Ints
+from .codec import PACKED_SIZE
 from .schema import (
-    CHUNK_FIELDS,
     Admit,
     Clock,
     End,
@@ -30,17 +28,15 @@ from .schema import (
     Request,
     Roster,
     Step,
-    StepDetail,
     TokenIds,
     Visible,
 )
-from .stepcode import CHUNK_DTYPE, INSTANTS, ORDINAL_DTYPE, unpack_times
+from .stepstore import StepColumns, StepStore
 
 MAX_SLOTS = 1 << 16
 MAX_ORDINAL = (1 << 32) - 1
 _LARGEST = (1 << 63) - 1
-_CHUNK_STEPS = 4096
-_NUMBERS = ("index", "gpu_ns", "kv_free", "kv_cached", "waiting", "active", "stop", "flags", "graph", "attempts")
+_MOST_BITS = MAX_SLOTS // 8
 _DEPARTURES = (EventKind.SOFT_RESET, EventKind.OFFLOAD)
 
 
@@ -49,139 +45,6 @@ class Breach:
     """Frames may have been lost here in the file: nothing before ``step`` is in doubt through it."""
 
     step: int
-
-
-@dataclass(frozen=True)
-class Listed:
-    """Ordinals that few steps list: ``request[i]`` belongs to the step in row ``row[i]``. Ordered by row."""
-
-    row: Ints
-    request: Ints
-
-
-@dataclass(frozen=True)
-class Chunks(Listed):
-    """The chunks of all steps, as columns; see :attr:`StepDetail.chunks`."""
-
-    prefill: Ints
-    recompute: Ints
-    flags: Ints
-
-
-@dataclass(frozen=True)
-class StepColumns:
-    """The steps as stored, ordered by index, without repeats."""
-
-    numbers: dict[str, Ints]
-    instants: NDArray[np.int64]
-    """Shape (steps, 6)."""
-    decode: _Blobs
-    chunks: Chunks
-    wasted: Listed
-    starved: Listed
-    groups: dict[int, bytes]
-    repeated: int
-    malformed: int
-
-    def __len__(self) -> int:
-        return len(self.instants)
-
-
-@dataclass(frozen=True)
-class _Blobs:
-    """Many short byte strings in one."""
-
-    data: bytes
-    offset: Ints
-    length: Ints
-
-    def slice(self, first: int, last: int) -> list[bytes]:
-        data = self.data
-        bounds = zip(self.offset[first:last].tolist(), self.length[first:last].tolist(), strict=True)
-        return [data[start : start + length] for start, length in bounds]
-
-
-class _StepPacker:
-    """Collects steps; every few thousand of them become numpy arrays, so that no Python objects pile up."""
-
-    def __init__(self) -> None:
-        self._rows: list[tuple[int, ...]] = []
-        self._times: list[bytes] = []
-        self._decode: list[bytes] = []
-        self._numbers: list[NDArray[np.int64]] = []
-        self._instants: list[NDArray[np.int64]] = []
-        self._lengths: list[NDArray[np.int64]] = []
-        self._blobs = bytearray()
-        self._details: list[tuple[int, StepDetail]] = []
-        self._count = 0
-
-    def add(self, step: Step) -> None:
-        detail = step.detail
-        row = (
-            step.index,
-            step.gpu_ns,
-            step.kv_free,
-            step.kv_cached,
-            step.waiting,
-            step.active,
-            step.stop,
-            step.flags,
-            step.graph,
-            1 if detail is None else detail.attempts,
-        )
-        self._rows.append(row)
-        self._times.append(step.times)
-        self._decode.append(step.decode[: MAX_SLOTS // 8])
-        if detail is not None:
-            self._details.append((self._count, detail))
-        self._count += 1
-        if len(self._rows) >= _CHUNK_STEPS:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._rows:
-            self._numbers.append(np.array(self._rows, dtype=np.int64))
-            self._instants.append(unpack_times(self._times))
-            self._lengths.append(np.fromiter(map(len, self._decode), dtype=np.int64, count=len(self._decode)))
-            self._blobs += b"".join(self._decode)
-            self._rows, self._times, self._decode = [], [], []
-
-    def finish(self) -> StepColumns:
-        """Put the steps in order of index, drop repeats, flatten the sparse parts."""
-        self._flush()
-        numbers = np.concatenate(self._numbers) if self._numbers else np.zeros((0, len(_NUMBERS)), np.int64)
-        instants = np.concatenate(self._instants) if self._instants else np.zeros((0, INSTANTS), np.int64)
-        lengths = np.concatenate(self._lengths) if self._lengths else np.zeros(0, np.int64)
-        _, order = np.unique(numbers[:, 0], return_index=True)  # the first of each index, in order
-        place = np.full(self._count, -1, dtype=np.int64)
-        place[order] = np.arange(len(order))
-        rows = [(int(place[row]), detail) for row, detail in self._details if place[row] >= 0]
-        rows.sort(key=lambda item: item[0])
-        offsets = np.cumsum(lengths) - lengths
-        chunks, bad = _flatten([(row, detail.chunks) for row, detail in rows], CHUNK_DTYPE)
-        wasted, bad_wasted = _flatten([(row, detail.wasted) for row, detail in rows], ORDINAL_DTYPE)
-        starved, bad_starved = _flatten([(row, detail.starved) for row, detail in rows], ORDINAL_DTYPE)
-        return StepColumns(
-            numbers={name: numbers[order, at] for at, name in enumerate(_NUMBERS)},
-            instants=instants[order],
-            decode=_Blobs(bytes(self._blobs), offsets[order], lengths[order]),
-            chunks=Chunks(chunks[0], *(chunks[1][name].astype(np.int64) for name, _ in CHUNK_FIELDS)),
-            wasted=Listed(wasted[0], wasted[1].astype(np.int64)),
-            starved=Listed(starved[0], starved[1].astype(np.int64)),
-            groups={row: detail.groups for row, detail in rows if detail.groups},
-            repeated=self._count - len(order),
-            malformed=bad + bad_wasted + bad_starved,
-        )
-
-
-def _flatten(parts: Sequence[tuple[int, bytes | None]], dtype: np.dtype[Any]) -> tuple[tuple[Ints, NDArray[Any]], int]:
-    """Join packed values of several steps; returns rows and values, and how many parts were of a wrong length."""
-    whole = [(row, data) for row, data in parts if data and len(data) % dtype.itemsize == 0]
-    wrong = sum(1 for _, data in parts if data) - len(whole)
-    value = np.frombuffer(b"".join([data for _, data in whole]), dtype=dtype)
-    counts = [len(data) // dtype.itemsize for _, data in whole]
-    row = np.repeat(np.array([row for row, _ in whole], dtype=np.int64), counts)
-    return (row, value), wrong
 
 
 @dataclass
@@ -218,7 +81,7 @@ class Intake:
     """Highest step index so far."""
 
     def __post_init__(self) -> None:
-        self._steps = _StepPacker()
+        self._steps = StepStore()
         self._seen: set[int] = set()
         self._now = 0
 
@@ -255,13 +118,26 @@ class Intake:
     def _take_step(self, step: Step) -> None:
         largest = max(step.index, step.kv_free, step.kv_cached, step.waiting, step.active, step.flags, step.graph)
         attempts = 0 if step.detail is None else step.detail.attempts
-        if max(largest, step.gpu_ns, step.stop, attempts) > _LARGEST or step.index < 0:
+        if max(largest, step.gpu_ns, step.stop, attempts) > _LARGEST or step.index < 0 or len(step.decode) > _MOST_BITS:
             self.impossible += 1
             return
         self._steps.add(step)
-        if step.index > self.last_step:
-            self.last_step = step.index
-            self._now = max(self._now, step.index + 1)
+        self._reached(step.index)
+
+    def take_packed(self, form: int, payload: bytes) -> None:
+        """Store one packed step; see :data:`~cbtrace.traces.codec.PACKED_SIZE`."""
+        self.frames += 1
+        if len(payload) > PACKED_SIZE[form] + _MOST_BITS:
+            self.impossible += 1
+            return
+        self._steps.add_packed(form, payload)
+        self._reached(int.from_bytes(payload[1:5], "little"))
+
+    def _reached(self, index: int) -> None:
+        if index > self.last_step:
+            self.last_step = index
+            if index >= self._now:
+                self._now = index + 1
 
     def _take_other(self, frame: Frame) -> None:
         if isinstance(frame, Header):

@@ -14,6 +14,7 @@ import numpy as np
 
 from . import tables
 from .attribution import Attribution, Ordinals, as_step_requests
+from .codec import PACKED_SINCE, PACKED_SIZE
 from .columns import (
     Admissions,
     Events,
@@ -29,10 +30,11 @@ from .compressed import MAGIC as ZSTD_MAGIC
 from .compressed import ZstdFile
 from .errors import EmptyTraceError, NotATraceError, TraceError, TraceNotFoundError, TraceVersionError
 from .frames import PREAMBLE_BYTES, Damage, FrameScanner, nearest_version, preamble, read_preamble
-from .intake import Breach, Intake, StepColumns
+from .intake import Breach, Intake
 from .recovery import Losses, LostRange, RecoveryReport, report
 from .residency import Residencies, residencies
 from .schema import FORMAT_VERSION, MAGIC, Clock, Engine, Footer, GraphKey, Header, KvGeometry, Notice
+from .stepstore import StepColumns
 from .versions import decoder
 
 UNKNOWN_HEADER = Header(
@@ -268,6 +270,7 @@ def _holds_a_frame(file: BinaryIO | ZstdFile) -> bool:
 def _read(path: Path, file: BinaryIO | ZstdFile, scanner: FrameScanner, version: int, damaged: bool) -> Trace:
     intake = Intake()
     decode = decoder(version)
+    packed = version >= PACKED_SINCE  # then most steps never become objects
     ranges: list[LostRange] = []
     unreadable = 0
     for found in scanner:
@@ -275,13 +278,18 @@ def _read(path: Path, file: BinaryIO | ZstdFile, scanner: FrameScanner, version:
             ranges.append(LostRange(found.start, found.end, found.reason))
             intake.breach()
             continue
+        payload = found[1]
+        form = payload[0] if payload and packed else 0
+        if form in PACKED_SIZE and len(payload) >= PACKED_SIZE[form]:
+            intake.take_packed(form, payload)
+            continue
         try:
-            frame = decode(found[1])
+            frame = decode(payload)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             unreadable += 1
             intake.breach()
             continue
-        intake.take(frame, found[1])
+        intake.take(frame, payload)
     if isinstance(file, ZstdFile) and file.broken:
         ranges.append(LostRange(scanner.bytes_seen, scanner.bytes_seen, "compressed"))
         intake.breach()

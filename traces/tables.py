@@ -10,8 +10,9 @@ import numpy as np
 
 from .attribution import Attribution, Ordinals
 from .columns import Admissions, Bools, Events, Ints, Requests, Steps, Tokens
-from .intake import Chunks, Intake, StepColumns
+from .intake import Intake
 from .schema import ChunkFlag, End, EndReason, Engine, Event, EventKind, GraphKey, Request, RequestFlag, Roster
+from .stepstore import Chunks, StepColumns
 
 Table = TypeVar("Table")
 Row = TypeVar("Row")
