@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from trace_builder import CAPACITY, TraceBuilder, eventful
 
 from cbtrace.traces import TraceWriter, catalogue, explain, invariants, open_trace, recovery
 from cbtrace.traces.invariants import check
 from cbtrace.traces.schema import Admit, End, Frame, Request, Severity, Step, StepDetail
 from cbtrace.traces.stepcode import pack_chunks, pack_ordinals, pack_times
+from trace_builder import CAPACITY, TraceBuilder, eventful
 
 Change = Callable[[Frame], Frame | None]
 

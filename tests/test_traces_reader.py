@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trace_builder import CAPACITY, UNIT_BYTES, TraceBuilder, TrueMember, eventful
 
 from cbtrace.traces import (
     EmptyTraceError,
@@ -24,6 +23,7 @@ from cbtrace.traces import (
 )
 from cbtrace.traces.frames import preamble, seal
 from cbtrace.traces.schema import FORMAT_VERSION, EndReason, EventKind, GraphKey, Memory
+from trace_builder import CAPACITY, UNIT_BYTES, TraceBuilder, TrueMember, eventful
 
 
 @pytest.fixture
