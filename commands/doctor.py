@@ -62,5 +62,5 @@ def _gpu(report: Report) -> str:
     if gpu.get("name") is None:
         return "unknown"
     if gpu["name"] == "none":
-        return "none: recordings have no GPU time, and memory is the process's"
+        return "none: recordings have neither GPU time nor GPU memory"
     return f"{gpu['name']}, {gpu.get('count')} visible"
