@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import threading
 import time
 from collections.abc import Mapping
@@ -18,8 +17,10 @@ from cbtrace.recorder.errors import RecordError
 from cbtrace.recorder.fingerprint import fingerprint
 from cbtrace.recorder.guard import measure_frame
 from cbtrace.recorder.options import Options
-from cbtrace.recorder.ranks import rank_of_process
+from cbtrace.recorder.ranks import rank_of_process, run_id
 from cbtrace.recorder.sink import Sink
+from cbtrace.recorder.size_limit import parse_size
+from cbtrace.traces.errors import UsageError
 from cbtrace.traces.schema import Event, EventKind, Header, Scalar, Severity
 from cbtrace.traces.writer import TraceWriter
 
@@ -45,7 +46,16 @@ class Recording:
         gpu_time: bool = True,
         keep_user_peaks: bool = False,
         facts: Mapping[str, Scalar] | None = None,
+        max_size: int | str | None = None,
+        ring: bool = False,
     ) -> None:
+        if ring and max_size is None:
+            raise UsageError(
+                "A ring needs a limit to keep to: say how large the trace may be, as in 50MB.",
+                slug="ring-without-limit",
+            )
+        self._max_bytes = None if max_size is None else parse_size(max_size)
+        self._ring = ring
         self._options = Options(token_ids, paths, nvml, gpu_time, keep_user_peaks)
         self._rank, self._world_size = rank_of_process()
         self._path = _with_rank(Path(path), self._rank)
@@ -149,11 +159,11 @@ class Recording:
 
     def _open(self, path: Path) -> Sink:
         epoch_ns, wall_ns = time.monotonic_ns(), time.time_ns()
-        writer = TraceWriter(path, overwrite=self._overwrite)
+        writer = TraceWriter(path, overwrite=self._overwrite, max_bytes=self._max_bytes, ring=self._ring)
         sink = Sink(writer, path, epoch_ns, measure_frame())
         sink.emit(
             Header(
-                run_id=secrets.token_hex(8),
+                run_id=run_id(self._world_size),
                 name=self._name if not self.paths else f"{self._name}-{len(self.paths) + 1}",
                 tags=self._tags,
                 tool_version=_version(),
@@ -194,6 +204,8 @@ def record(
     gpu_time: bool = True,
     keep_user_peaks: bool = False,
     facts: Mapping[str, Scalar] | None = None,
+    max_size: int | str | None = None,
+    ring: bool = False,
 ) -> Recording:
     """Record every continuous-batching engine that this process runs, until the recording is closed.
 
@@ -216,6 +228,10 @@ def record(
         keep_user_peaks: leave ``torch.cuda.max_memory_allocated()`` to your own code. By default the recorder resets
             the peak at each of its samples, so that no transient is missed; your code then sees the peak since then.
         facts: further conditions of the run for the fingerprint, under dotted names such as ``workload.requests``.
+        max_size: what each trace may take on the disk, as bytes or as in ``"50MB"`` and ``"1.5GiB"``; at least 64 KiB.
+            At the limit the recording stops, and the trace says so.
+        ring: at the limit, give up the oldest steps instead, and go on. The header, the engine, budget marks, the
+            newest events and the requests alive are always kept.
 
     Raises:
         cbtrace.traces.CbtraceError: the trace cannot be created, or Transformers is not installed.
@@ -232,6 +248,8 @@ def record(
         gpu_time=gpu_time,
         keep_user_peaks=keep_user_peaks,
         facts=facts,
+        max_size=max_size,
+        ring=ring,
     )
     recording.install()
     return recording
