@@ -1,9 +1,11 @@
 """What the engine was doing at every instant: the time axis cut into phases that never overlap.
 
 The generation thread does one thing at a time, and batches are in flight beside it. Each instant belongs to the first
-of these phases that holds: a graph capture; a copy between CPU and GPU (offload, restore); work of the host
-(scheduling, writing inputs, updating requests); a batch in flight; warm-up; nothing at all. Amounts are exact sums of
-whole nanoseconds, so that the phases of any span add up to it.
+of these phases that holds: a graph capture; a copy between CPU and GPU (offload, restore); the device at work on a
+batch, where its time was measured; work of the host (scheduling, writing inputs, updating requests); a batch in flight;
+warm-up; nothing at all. The device comes before the host: an asynchronous engine prepares one batch while the device
+computes another, and what happens behind the device's back delays nobody. Amounts are exact sums of whole nanoseconds,
+so that the phases of any span add up to it.
 """
 
 from __future__ import annotations
@@ -22,10 +24,11 @@ class Phase(enum.IntEnum):
 
     CAPTURE = 0
     COPY = 1
-    HOST = 2
-    COMPUTE = 3
-    WARM_UP = 4
-    IDLE = 5
+    DEVICE = 2
+    HOST = 3
+    COMPUTE = 4
+    WARM_UP = 5
+    IDLE = 6
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ def phase_clock(steps: Steps, events: Events) -> PhaseClock:
     spans = [
         (Phase.CAPTURE, *_captures(events)),
         (Phase.COPY, *_copies(steps, events)),
+        (Phase.DEVICE, *_device(steps)),
         (Phase.HOST, steps.start_ns, steps.prepared_ns),
         (Phase.HOST, steps.ready_ns, steps.done_ns),
         (Phase.COMPUTE, steps.prepared_ns, steps.ready_ns),
@@ -82,6 +86,14 @@ def phase_clock(steps: Steps, events: Events) -> PhaseClock:
     amounts = np.where(phase_of == np.arange(len(Phase))[:, None], width, 0)
     passed = np.concatenate([np.zeros((len(Phase), 1), dtype=np.int64), np.cumsum(amounts, axis=1)[:, :-1]], axis=1)
     return PhaseClock(edges, phase_of, passed[:, : len(edges)])
+
+
+def _device(steps: Steps) -> tuple[Ints, Ints]:
+    """The device's work on each batch, taken to end when its results came and to begin no sooner than its launch. When
+    the host came late for the results, the work was earlier by as much; its amount is the same."""
+    timed = steps.gpu_ns > 0
+    ready, prepared = steps.ready_ns[timed], steps.prepared_ns[timed]
+    return np.maximum(ready - steps.gpu_ns[timed], prepared), ready
 
 
 def _captures(events: Events) -> tuple[Ints, Ints]:
