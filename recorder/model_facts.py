@@ -80,11 +80,15 @@ def generation_facts(generation_config: Any, manager: Any) -> Facts:
     them: the engine gets token ids and never sees the template.
     """
     readers: dict[str, Callable[[], Any]] = {
-        name: partial(_setting_of, generation_config, name) for name in _GENERATION_SETTINGS
+        "seed": lambda: _setting(manager.continuous_batching_config.seed),
+        "logits_processors": lambda: [type(p).__name__ for p in _processors(manager)] or NONE,
     }
-    readers["seed"] = lambda: _setting(manager.continuous_batching_config.seed)
-    readers["logits_processors"] = lambda: [type(p).__name__ for p in _processors(manager)] or NONE
-    return collect(readers)
+    return generation_setting_facts(generation_config) | collect(readers)
+
+
+def generation_setting_facts(generation_config: Any) -> Facts:
+    """The part of :func:`generation_facts` that does without an engine. Never raises."""
+    return collect({name: partial(_setting_of, generation_config, name) for name in _GENERATION_SETTINGS})
 
 
 def config_facts(cb_config: Any) -> Facts:

@@ -99,5 +99,5 @@ def _take(result: Any, outcome: Outcome, waiting: set[str]) -> None:
 def fatal_error(manager: Any) -> BaseException | None:
     """What a manager's generation thread died of. Kept in different places by different versions of Transformers."""
     status = getattr(manager, "background_thread_status", None)
-    error = getattr(manager, "fatal_error", None) if status is None else status.fatal_error
+    error = getattr(status, "fatal_error", None) or getattr(manager, "fatal_error", None)
     return error if isinstance(error, BaseException) else None
