@@ -15,6 +15,10 @@ import pytest
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["COLUMNS"] = "100"
+# The version under test comes first on this path; programs that tests start elsewhere are to find it too.
+if "PYTHONPATH" in os.environ:
+    entries = os.environ["PYTHONPATH"].split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join(str(Path(entry).absolute()) for entry in entries if entry)
 
 TESTS = Path(__file__).parent
 PROGRAMS = TESTS / "programs"
