@@ -5,10 +5,9 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from trace_builder import SimRequest, TraceBuilder
-
 from cbtrace.traces import Trace
 from cbtrace.traces.schema import AdmissionStop, EndReason, Memory
+from trace_builder import SimRequest, TraceBuilder
 
 HOSTILE = "</script><script>alert(1)</script>\"'&<b>../../x\u202egnp.exe\u202c\N{GRINNING FACE}"
 
@@ -68,4 +67,30 @@ def troubled_run(path: Path, name: str = "troubled") -> Trace:
         build.step([request for request in good if request.generated < request.limit])
     for request in good:
         build.finish(request)
+    return build.close()
+
+
+def crowded_run(path: Path, *, steps: int = 5000, requests: int = 500, active: int = 10) -> Trace:
+    """A run of many requests at once: prompts in chunks, some of them long, and now and then a soft reset."""
+    build = TraceBuilder(path, name="crowded", roster_every=64)
+    source = random.Random(7)
+    limit = steps * active // requests
+    waiting = [build.submit(source.choice((8, 30, 100, 250)), limit, id=f"request-{i}") for i in range(requests)]
+    running: list[SimRequest] = []
+    while build.steps < steps:
+        while waiting and len(running) < active:
+            build.admit(waiting[0])
+            running.append(waiting.pop(0))
+        if build.steps % 200 == 199 and len(running) > 2:
+            victim = running.pop(source.randrange(len(running)))
+            build.soft_reset(victim)
+            waiting.append(victim)
+        if not running:
+            break
+        work = {request: min(64, request.pending) if request.pending else 1 for request in running}
+        build.step_ns = 1_000_000 + 20_000 * sum(work.values())
+        build.step(work, stop=AdmissionStop.REQUEST_CAP if waiting else AdmissionStop.NOTHING_WAITING)
+        for request in [request for request in running if request.generated >= request.limit]:
+            running.remove(request)
+            build.finish(request)
     return build.close()

@@ -7,9 +7,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser
+
 from cbtrace.site.build import BuildReport, build_site
 from pages import Visit, chromium, visit
-from playwright.sync_api import Browser
 from site_runs import busy_run, troubled_run
 
 AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text(encoding="utf-8")

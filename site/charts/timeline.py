@@ -59,10 +59,10 @@ def _overview(words: Words) -> Any:
     return alt.layer(whole, window, width=WIDTH, height=32)
 
 
-def _area(x: alt.X, top: str, bottom: str, color: str, axis: alt.Axis, opacity: float = 0.85) -> Any:
+def _area(x: alt.X, top: str, bottom: str, color: str, axis: alt.Axis, **extra: Any) -> Any:
     return (
         alt.Chart(alt.NamedData("steps"))
-        .mark_area(interpolate="step-after", color=color, opacity=opacity, clip=True)
+        .mark_area(interpolate="step-after", color=color, opacity=0.85, clip=True, **extra)
         .encode(x=x, y=alt.Y(f"{top}:Q", axis=axis), y2=alt.Y2(f"{bottom}:Q"))
     )
 
@@ -86,11 +86,11 @@ def _limit(field: str, axis: alt.Axis) -> Any:
 def _tokens(x: alt.X, words: Words) -> Any:
     axis = amount(words("chart.tokens"))
     return alt.layer(
-        _area(x, "prefill_top", "zero", palette.PREFILL, axis),
-        _area(x, "decode_top", "prefill_top", palette.DECODE, axis),
-        _area(x, "recompute_top", "decode_top", palette.RECOMPUTE, axis),
-        _area(x, "wasted_top", "recompute_top", palette.WASTED, axis),
-        _line(x, "fullest", palette.QUIET, axis, opacity=alt.expr("extremes")),
+        _area(x, "prefill_top", "zero", palette.PREFILL, axis, invalid=None),
+        _area(x, "decode_top", "prefill_top", palette.DECODE, axis, invalid=None),
+        _area(x, "recompute_top", "decode_top", palette.RECOMPUTE, axis, invalid=None),
+        _area(x, "wasted_top", "recompute_top", palette.WASTED, axis, invalid=None),
+        _line(x, "tokens_max", palette.QUIET, axis, opacity=alt.expr("extremes"), invalid=None),
         _limit("token_budget", axis),
         width=WIDTH,
         height=130,
@@ -115,13 +115,28 @@ def _kv(x: alt.X, words: Words) -> Any:
     )
 
 
+def _band(x: alt.X, top: str, bottom: str, color: str, axis: alt.Axis, **stroke: Any) -> Any:
+    """From the smallest to the largest value, both as lines: one line where a point is a single step."""
+    return (
+        alt.Chart(alt.NamedData("steps"))
+        .mark_area(
+            interpolate="step-after",
+            color=color,
+            fillOpacity=0.25,
+            stroke=color,
+            strokeWidth=1.25,
+            clip=True,
+            **stroke,
+        )
+        .encode(x=x, y=alt.Y(f"{top}:Q", axis=axis), y2=alt.Y2(f"{bottom}:Q"))
+    )
+
+
 def _load(x: alt.X, words: Words) -> Any:
     axis = amount(words("chart.requests"), ticks=3)
     return alt.layer(
-        _area(x, "waiting_max", "waiting_min", palette.WAITING, axis, 0.3),
-        _area(x, "active_max", "active_min", palette.ACTIVE, axis, 0.3),
-        _line(x, "active_max", palette.ACTIVE, axis),
-        _line(x, "waiting_max", palette.WAITING, axis, strokeDash=[4, 2]),
+        _band(x, "waiting_max", "waiting_min", palette.WAITING, axis, strokeDash=[4, 2]),
+        _band(x, "active_max", "active_min", palette.ACTIVE, axis),
         width=WIDTH,
         height=80,
     )
@@ -129,12 +144,7 @@ def _load(x: alt.X, words: Words) -> Any:
 
 def _durations(x: alt.X, words: Words) -> Any:
     axis = amount(words("chart.step_time"), ticks=3)
-    return alt.layer(
-        _area(x, "duration_max", "zero", palette.DURATION, axis, 0.35),
-        _line(x, "duration_mean", palette.DURATION, axis),
-        width=WIDTH,
-        height=70,
-    )
+    return _band(x, "duration_max", "duration_mean", palette.DURATION, axis).properties(width=WIDTH, height=70)
 
 
 def _marks(x: alt.X, words: Words) -> Any:

@@ -15,8 +15,8 @@ from cbtrace.site.words import Words
 from cbtrace.traces.reader import Trace
 from cbtrace.traces.schema import AdmissionStop, Engine
 
-POINTS = 1000
-"""Most points of a panel over the whole run; a zoomed window has at most about as many."""
+POINTS = 500
+"""Most points of a panel over the whole run; a zoomed window has between half as many and as many."""
 ROWS_A_FILE = 2048
 MARKS_A_KIND = 200
 

@@ -26,6 +26,7 @@
     const ink = color("--ink");
     const soft = color("--soft");
     return {
+      aria: false, // the place of a chart says what it shows; a sentence for every point would only cost time
       background: "transparent",
       font: getComputedStyle(document.body).fontFamily,
       axis: { labelColor: soft, titleColor: soft, domainColor: color("--line"), tickColor: color("--line"), gridColor: color("--grid"), titleFontWeight: 500, labelFontSize: 11, titleFontSize: 11 },
@@ -73,11 +74,23 @@
     if (chart.ready) chart.ready(result.view, chart);
   }
 
+  // Charts are drawn one after the other, in the order in which they were asked for, so that the first is there soon.
+  let last = Promise.resolve();
+
+  const idle = window.requestIdleCallback ? () => new Promise((go) => requestIdleCallback(go, { timeout: 500 })) : () => null;
+
+  async function begin(chart) {
+    if (!drawn.has(chart)) return;
+    chart.begun = true;
+    await embed(chart);
+    await idle();
+  }
+
   // Draws chart `name` into `place`. `data()` gives its datasets, `ready(view)` is called after each drawing.
   function draw(place, name, data, ready) {
-    const chart = { place, name, data, ready, view: null, width: 0 };
+    const chart = { place, name, data, ready, view: null, width: 0, begun: false };
     drawn.add(chart);
-    chart.done = embed(chart);
+    last = last.then(() => begin(chart)).catch((error) => console.error(error));
     return chart;
   }
 
@@ -87,7 +100,7 @@
   }
 
   function again(changed) {
-    for (const chart of drawn) if (changed(chart)) chart.done = embed(chart);
+    for (const chart of drawn) if (chart.begun && changed(chart)) embed(chart);
   }
 
   let pending = 0;

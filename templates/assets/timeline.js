@@ -6,7 +6,8 @@
   const data = cbtrace.arrived.get(document.body.dataset.key);
   if (!place || !data || !data.rows.start_us.length) return;
 
-  const DRAWN = 1000; // points that a window is drawn with at most
+  const DRAWN = 500; // points that a window is drawn with at most
+  const PATIENCE = 60; // ms until a window is shown with the points at hand, while finer ones are loaded
   const words = data.words;
   const readout = document.querySelector("[data-readout]");
   const status = document.querySelector("[data-window]");
@@ -14,6 +15,7 @@
   const first = data.rows.start_us[0] / 1e6;
   const last = Math.max(first + 1e-6, data.rows.end_us[data.rows.end_us.length - 1] / 1e6);
   const meanStep = data.rows.duration_sum_us.reduce((a, b) => a + b, 0) / data.steps;
+  const pause = Math.max(5 * meanStep, 20_000); // µs without a batch that are shown as such
   let shown = whole; // the columns that the panels show
   let window_ = [first, last];
   let view = null;
@@ -26,6 +28,7 @@
     const count = columns.start_us.length;
     for (let i = 0; i < count; i += 1) {
       const steps = columns.steps[i];
+      const known = columns.used_min[i] >= 0;
       const wasted = Math.min(columns.wasted[i], columns.decode[i]);
       const prefill = columns.prefill[i] / steps;
       const decode = prefill + (columns.decode[i] - wasted) / steps;
@@ -38,10 +41,9 @@
         recompute_top: recompute,
         wasted_top: recompute + wasted / steps,
         tokens_max: columns.tokens_max[i],
-        fullest: columns.tokens_max[i],
-        used: columns.used_peak[i],
-        used_and_cached: columns.used_peak[i] + columns.cached[i],
-        used_min: columns.used_min[i],
+        used: known ? columns.used_peak[i] : null,
+        used_and_cached: known ? columns.used_peak[i] + columns.cached[i] : null,
+        used_min: known ? columns.used_min[i] : null,
         waiting_max: columns.waiting_max[i],
         waiting_min: columns.waiting_min[i],
         active_max: columns.active_max[i],
@@ -50,13 +52,13 @@
         duration_mean: columns.duration_sum_us[i] / steps / 1e3,
       });
       const next = i + 1 < count ? columns.start_us[i + 1] : Infinity;
-      if (next - columns.end_us[i] > meanStep) made.push(idle(columns.end_us[i] / 1e6));
+      if (next - columns.end_us[i] > pause) made.push(idle(columns.end_us[i] / 1e6));
     }
     return made;
   }
 
   function idle(t) {
-    return { t, zero: 0, prefill_top: 0, decode_top: 0, recompute_top: 0, wasted_top: 0, tokens_max: 0, fullest: null,
+    return { t, zero: 0, prefill_top: 0, decode_top: 0, recompute_top: 0, wasted_top: 0, tokens_max: 0, 
       used: null, used_and_cached: null, used_min: null, waiting_max: null, waiting_min: null,
       active_max: null, active_min: null, duration_max: null, duration_mean: null };
   }
@@ -75,7 +77,8 @@
 
   function joined(parts) {
     const made = {};
-    for (const name of Object.keys(parts[0])) made[name] = parts.flatMap((part) => part[name]);
+    if (parts.length === 1) return parts[0];
+    for (const name of Object.keys(parts[0])) made[name] = [].concat(...parts.map((part) => part[name]));
     return made;
   }
 
@@ -113,8 +116,9 @@
     window_ = [Math.min(from, to - least), to];
     if (remember) cbtrace.writeState({ t: from <= first && to >= last ? null : `${from.toFixed(4)},${to.toFixed(4)}` });
     const turn = ++asked;
-    apply();
+    const impatient = setTimeout(apply, PATIENCE);
     const found = await finest(from, to);
+    clearTimeout(impatient);
     if (turn !== asked) return;
     shown = found;
     apply();
@@ -127,7 +131,8 @@
     if (!view) return;
     view.signal("window_from", window_[0]).signal("window_to", window_[1]).signal("kv_ticks", kvTicks()).signal("extremes", shown.bucket > 1 ? 1 : 0);
     view.data("steps", rows(shown)).data("window", [{ from: window_[0], to: window_[1] }]);
-    view.runAsync();
+    const wanted = window_.join();
+    view.runAsync().then(() => place.setAttribute("data-shown-window", wanted));
   }
 
   // About four round amounts of bytes up to the capacity: powers of two, or three times one.
