@@ -22,7 +22,7 @@ _POLL_S = 0.2
 class Outcome:
     """What became of a workload."""
 
-    submission: Submission
+    submission: Submission = field(default_factory=Submission)
     tokens: dict[str, list[int]] = field(default_factory=dict)
     """Generated tokens of the requests that finished."""
     errors: dict[str, str] = field(default_factory=dict)
@@ -31,6 +31,11 @@ class Outcome:
     """Requests of which no result came before the engine ended."""
     fatal: BaseException | None = None
     """What the engine died of."""
+
+    @property
+    def pending(self) -> int:
+        """Requests that were submitted and have no result yet."""
+        return len(self.submission.lags_ns) - len(self.tokens) - len(self.errors)
 
     @property
     def complete(self) -> bool:
@@ -56,10 +61,13 @@ def run_workload(manager: Any, workload: Workload, path: str | os.PathLike[str],
         return drive(manager, workload, recording)
 
 
-def drive(manager: Any, workload: Workload, recording: Recording | None) -> Outcome:
-    """Start a warmed-up manager, send it a workload and wait for the last result, or for the engine's end."""
-    submitter = Submitter(manager, workload, recording)
-    outcome = Outcome(submitter.submission)
+def drive(manager: Any, workload: Workload, recording: Recording | None, outcome: Outcome | None = None) -> Outcome:
+    """Start a warmed-up manager, send it a workload and wait for the last result, or for the engine's end.
+
+    An ``outcome`` that is given is filled as results come, for whoever looks on.
+    """
+    outcome = outcome or Outcome()
+    submitter = Submitter(manager, workload, recording, outcome.submission)
     waiting = {request.id for request in workload.requests}
     if workload.at_once:
         submitter.queue_all()

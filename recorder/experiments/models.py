@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cbtrace.recorder.errors import RecordError
-from cbtrace.recorder.experiments.model_source import ModelSource, Shape, folder_of, shape_of
+from cbtrace.recorder.experiments.model_source import ModelSource, Shape, folder_of, shape_of, vocabulary_of
 from cbtrace.recorder.experiments.plan import Generation
 from cbtrace.recorder.experiments.prompts import Encode
 from cbtrace.traces.errors import declare
@@ -72,6 +72,21 @@ def _pretrained(model: ModelSource, plan_folder: Path, dtype: Any) -> Any:
     if folder is not None:
         return AutoModelForCausalLM.from_pretrained(str(folder), local_files_only=True, **options)
     return AutoModelForCausalLM.from_pretrained(model.source, revision=model.revision, **options)
+
+
+def vocabulary_size(model: ModelSource, plan_folder: Path) -> int:
+    """How many token ids the model has, without loading its weights."""
+    known = vocabulary_of(model, plan_folder)
+    if known is not None:
+        return known
+    from transformers import AutoConfig
+
+    folder = folder_of(model, plan_folder)
+    if folder is not None:
+        config = AutoConfig.from_pretrained(str(folder), local_files_only=True)
+    else:
+        config = AutoConfig.from_pretrained(model.source, revision=model.revision)
+    return int(config.get_text_config().vocab_size)
 
 
 def load_encoder(model: ModelSource, plan_folder: Path) -> Encode | None:

@@ -66,6 +66,8 @@ class StaticRunner:
         batch_by: BatchBy,
     ) -> None:
         self.tokens: dict[str, list[int]] = {}
+        self.pending = 0
+        """Requests of the batch under way that have not ended."""
         self._model = model
         self._workload = workload
         self._trace = trace
@@ -112,6 +114,7 @@ class StaticRunner:
 
     def _run_batch(self, batch: list[PlannedRequest], start_ns: int) -> None:
         run = _Batch(self._model, batch, self._trace, self._memory, self._generation_config.eos_token_id)
+        self.pending = len(batch)
         run.waiting_at = lambda t_ns: self._queue.waiting_at(t_ns - start_ns)
         try:
             run.generate(self._generation_config)
@@ -121,6 +124,7 @@ class StaticRunner:
                 now = self._trace.sink.now()
                 self._trace.ended(batch[row], now, run.tokens[row], EndReason.FAILED, type(error).__name__)
             raise
+        self.pending = 0
         self.tokens |= {request.id: tokens for request, tokens in zip(batch, run.tokens, strict=True)}
 
 

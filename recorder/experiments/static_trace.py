@@ -17,7 +17,8 @@ import os
 import secrets
 import time
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
@@ -186,6 +187,15 @@ class StaticTrace:
         if is_out_of_memory(error):
             self.sink.emit(Event(EventKind.OUT_OF_MEMORY, t_ns, self.next_step, text=f"{phase}: {kind}"))
         self.sink.emit(Event(EventKind.FATAL_ERROR, t_ns, self.next_step, text=kind))
+
+    @contextmanager
+    def failing_in(self, phase: str) -> Iterator[None]:
+        """Note an error that comes out of the block as one of that phase, and let it go on."""
+        try:
+            yield
+        except BaseException as error:
+            self.failed(error, phase)
+            raise
 
     def _key(self, padded: tuple[int, int]) -> int:
         if padded not in self._keys:

@@ -38,8 +38,10 @@ class Submitter:
     makes a request late.
     """
 
-    def __init__(self, manager: Any, workload: Workload, recording: Planning | None) -> None:
-        self.submission = Submission()
+    def __init__(
+        self, manager: Any, workload: Workload, recording: Planning | None, submission: Submission | None = None
+    ) -> None:
+        self.submission = submission if submission is not None else Submission()
         self._manager = manager
         self._workload = workload
         self._recording = recording
