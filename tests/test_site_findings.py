@@ -179,6 +179,27 @@ def idle_engine(path: Path) -> Trace:
     return toy.end()
 
 
+def jitter(path: Path) -> Trace:
+    toy = Toy(path)
+    build = toy.run()
+    for number in range(40):
+        build.step_ns = 30 * MS if number % 4 == 0 else 6 * MS
+        build.step(toy.readers)
+    return toy.end()
+
+
+def giant_request(path: Path) -> Trace:
+    toy = Toy(path)
+    build = toy.run()
+    giant = build.submit(1800, 30)
+    build.admit(giant)
+    build.step({giant: 1800, **dict.fromkeys(toy.readers, 1)})
+    for _ in range(20):
+        build.step([giant, *toy.readers], stop=AdmissionStop.KV_BLOCKS)
+    build.finish(giant)
+    return toy.end()
+
+
 def input_queue(path: Path) -> Trace:
     toy = Toy(path)
     build = toy.run()
@@ -288,6 +309,8 @@ TROUBLE: dict[str, Callable[[Path], Trace]] = {
     "shared_prefill": shared_prefill,
     "host_bound": host_bound,
     "idle_engine": idle_engine,
+    "jitter": jitter,
+    "giant_request": giant_request,
     "input_queue": input_queue,
     "budget_unused": budget_unused,
     "kv_unused": kv_unused,

@@ -14,6 +14,7 @@ import numpy as np
 
 from cbtrace.site.analysis.evidence import Evidence
 from cbtrace.site.analysis.pieces import COLUMN
+from cbtrace.site.analysis.window import step_durations
 from cbtrace.traces.schema import AdmissionStop, EndReason, EventKind, Footer
 
 Numbers = Mapping[str, float | int | str]
@@ -182,6 +183,41 @@ def _idle_engine(evidence: Evidence) -> Told:
     return share, {"idle_share": share, "longest_ms": longest / 1e6}
 
 
+def _jitter(evidence: Evidence) -> Told:
+    costs = evidence.cuts.costs
+    plain = costs.plain & (costs.baseline > 0)
+    if plain.sum() < 50:
+        return None
+    compute, median = costs.compute[plain], costs.baseline[plain]
+    ratio = float(np.percentile(compute / median, 95))
+    extra = int(np.maximum(compute - median, 0).sum()) / int(compute.sum())
+    if ratio < 2.5 or extra < 0.10:
+        return None
+    return extra, {"ratio_count": ratio, "extra_share": extra, "longest_ms": int(compute.max()) / 1e6}
+
+
+def _giant_request(evidence: Evidence) -> Told:
+    requests, steps, kv = evidence.trace.requests, evidence.trace.steps, evidence.summary.kv
+    held = np.where(requests.admitted_ns >= 0, requests.prompt_tokens + requests.generated, 0)
+    if kv is None or kv.capacity_tokens <= 0 or not len(held) or held.max() < 0.4 * kv.capacity_tokens:
+        return None
+    row = int(np.argmax(held))
+    end = int(requests.end_ns[row]) if requests.end_ns[row] >= 0 else int(steps.done_ns[-1])
+    there = (steps.scheduled_ns >= requests.admitted_ns[row]) & (steps.scheduled_ns < end)
+    for_kv = np.isin(steps.stop, (AdmissionStop.KV_BLOCKS, AdmissionStop.SAFETY_MARGIN))
+    duration = step_durations(steps)
+    share = int(duration[there & for_kv].sum()) / max(int(duration.sum()), 1)
+    if share < WAITED:
+        return None
+    numbers: Numbers = {
+        "request": requests.id[row][:60] or f"#{row}",
+        "tokens_count": int(held[row]),
+        "held_share": int(held[row]) / kv.capacity_tokens,
+        "wait_share": share,
+    }
+    return share, numbers
+
+
 def _input_queue(evidence: Evidence) -> Told:
     share = evidence.ttft_share("input_queue")
     if share < 0.30:
@@ -275,6 +311,8 @@ RULES: dict[str, tuple[Callable[[Evidence], Told], str]] = {
     "shared_prefill": (_shared_prefill, "gaps"),
     "host_bound": (_host_bound, "where"),
     "idle_engine": (_idle_engine, "where"),
+    "jitter": (_jitter, "timeline"),
+    "giant_request": (_giant_request, "timeline"),
     "input_queue": (_input_queue, "where"),
     "budget_unused": (_budget_unused, "timeline"),
     "kv_unused": (_kv_unused, "kv"),

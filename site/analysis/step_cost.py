@@ -33,6 +33,10 @@ class StepCosts:
     """Estimate: how much longer the step computed than decode-only steps of like size, because of prompt tokens."""
     shared_known: Bools
     """False where the run has no decode-only step of like size, so that there is no estimate."""
+    baseline: Ints
+    """The median compute time of decode-only steps of like size; -1 where there are none."""
+    plain: Bools
+    """Decode-only steps without a capture: those that the baseline is made of."""
     known: Bools
     """False where damage lost the step before."""
 
@@ -61,6 +65,8 @@ def step_costs(steps: Steps, clock: PhaseClock) -> StepCosts:
         compute=compute,
         shared=np.where(mixed & (baseline >= 0), extra, 0),
         shared_known=~mixed | (baseline >= 0),
+        baseline=baseline,
+        plain=plain,
         known=known,
     )
 
