@@ -18,7 +18,11 @@ from typing import Any
 from cbtrace.recorder.engine_watch import EngineWatch
 from cbtrace.recorder.hooks import Around, Holder, HookSet
 from cbtrace.recorder.model_facts import config_facts
-from cbtrace.traces.schema import EventKind
+from cbtrace.recorder.sink import Sink
+from cbtrace.traces.schema import EventKind, Facts
+
+_WHOLE = {"model", "generation_config", "continuous_batching_config", "input_queue"}
+"""Attributes of every manager whose construction has ended."""
 
 FindWatch = Callable[[Any], "EngineWatch | None"]
 """Returns the watch that records a manager, or ``None`` when nothing is to be recorded."""
@@ -30,13 +34,15 @@ class ManagerHooks:
     def __init__(self, find: FindWatch) -> None:
         self._find = find
         self._hooks = HookSet()
+        self._class: type = object
 
     def install(self, manager_class: type) -> list[str]:
         """Hook the class; return the names of methods it lacks."""
         add = self._hooks.add
-        add(manager_class, "__init__", self._around(self._init, bound=False))
+        self._class = manager_class
+        add(manager_class, "__init__", self._around_init)
         for name, act in self._methods().items():
-            add(manager_class, name, self._around(act, bound=False))
+            add(manager_class, name, self._around(act))
         # The moment between cache and inputs is only seen where the processor's own construction begins.
         processor_class = vars(_module_of(manager_class)).get("ContinuousBatchProcessor")
         if processor_class is not None:
@@ -46,7 +52,7 @@ class ManagerHooks:
     def install_on(self, manager: Any) -> list[str]:
         """Hook one manager only; return the names of methods it lacks."""
         for name, act in self._methods().items():
-            self._hooks.add(manager, name, self._around(act, bound=True, manager=manager))
+            self._hooks.add(manager, name, self._around(act, manager))
         return self._hooks.missing
 
     def remove(self) -> None:
@@ -60,23 +66,25 @@ class ManagerHooks:
             "cancel_request": self._cancel_request,
             "start": self._start,
             "stop": self._stop,
+            "join": self._join,
             "_handle_critical_error": self._critical,
         }
 
-    def _around(self, act: Any, *, bound: bool, manager: Any = None) -> Around:
-        """Build a stand-in whose behavior is ``act(watch, manager, call, args, kwargs)``.
+    def _around(self, act: Any, manager: Any = None) -> Around:
+        """Build a stand-in whose behavior is ``act(watch, manager, call, args, kwargs)``; of a class's method unless the
+        manager is given.
 
         ``call`` makes the engine's own call. It is made exactly once, also when the watch cannot be had or fails.
         """
 
         def around(hook: Holder) -> Callable[..., Any]:
             def stand_in(*args: Any, **kwargs: Any) -> Any:
-                owner = manager if bound else args[0]
+                owner = manager if manager is not None else self._manager_of(args)
+                watch = self._safe_find(owner) if owner is not None else None
                 call = _Once(hook.original, args, kwargs)
-                watch = self._safe_find(owner)
                 if watch is None or not watch.sink.live:
                     return call()
-                given = args if bound else args[1:]
+                given = args if manager is not None else args[1:]
                 try:
                     act(watch, owner, call, given, kwargs)
                 except BaseException as error:
@@ -91,6 +99,14 @@ class ManagerHooks:
 
         return around
 
+    def _manager_of(self, args: tuple[Any, ...]) -> Any:
+        """Return the manager that a method of the class was called on, if it is one: tests also call such methods on
+        mocks, or on objects that were never initialized, and those are none of our business."""
+        manager = args[0] if args else None
+        if issubclass(type(manager), self._class) and _WHOLE <= vars(manager).keys():
+            return manager
+        return None
+
     def _safe_find(self, manager: Any) -> EngineWatch | None:
         with contextlib.suppress(Exception):
             return self._find(manager)
@@ -98,12 +114,25 @@ class ManagerHooks:
 
     # What each method tells ------------------------------------------------------------------------------------------
 
-    def _init(self, watch: EngineWatch, manager: Any, call: _Once, args: Any, kwargs: Any) -> None:
-        config = kwargs.get("continuous_batching_config", args[2] if len(args) > 2 else None)
-        # The manager may resolve values in the very object it was given, so it is read before.
-        watch.requested = config_facts(config) if config is not None else {}
-        call()
-        watch.created(manager)
+    def _around_init(self, hook: Holder) -> Callable[..., Any]:
+        def stand_in(*args: Any, **kwargs: Any) -> Any:
+            config = kwargs.get("continuous_batching_config", args[3] if len(args) > 3 else None)
+            requested: Facts = {}
+            # The manager may resolve values in the very object it was given, so it is read before.
+            with contextlib.suppress(Exception):
+                requested = config_facts(config) if config is not None else {}
+            result = hook.original(*args, **kwargs)
+            manager = self._manager_of(args)
+            watch = self._safe_find(manager) if manager is not None else None
+            if watch is not None and watch.sink.live:
+                try:
+                    watch.requested = requested
+                    watch.created(manager)
+                except Exception as error:
+                    watch.sink.fail(error)
+            return result
+
+        return stand_in
 
     def _create_processor(self, watch: EngineWatch, manager: Any, call: _Once, _args: Any, _kwargs: Any) -> None:
         watch.cache_begins(manager)
@@ -141,9 +170,15 @@ class ManagerHooks:
         watch.session(watch.sink.now(), EventKind.SESSION_START)
         call()
 
-    def _stop(self, watch: EngineWatch, _manager: Any, call: _Once, _args: Any, _kwargs: Any) -> None:
+    def _stop(self, watch: EngineWatch, _manager: Any, call: _Once, args: Any, kwargs: Any) -> None:
+        watch.keeps_engine = bool(kwargs.get("keep_for_next_session", args[2] if len(args) > 2 else False))
         call()
         watch.session(watch.sink.now(), EventKind.SESSION_STOP)
+
+    def _join(self, watch: EngineWatch, manager: Any, call: _Once, _args: Any, _kwargs: Any) -> None:
+        call()
+        if not manager.is_running():
+            watch.thread_ended()
 
     def _critical(self, watch: EngineWatch, _manager: Any, call: _Once, args: Any, kwargs: Any) -> None:
         error, *rest = (*args, *kwargs.values())
@@ -170,6 +205,8 @@ class _Once:
             except BaseException as error:
                 self.error = error
                 raise
+        if self.error is not None:
+            raise self.error
         return self._result
 
 
@@ -205,20 +242,39 @@ def _module_of(cls: type) -> Any:
 
 
 class Watches:
-    """The watch of each manager, made at first sight and forgotten with the manager."""
+    """The watch of each manager, made at first sight. Once its manager is gone, a watch is closed as soon as the next
+    one is made, so that a program with many managers has few files open."""
 
     def __init__(self, make: Callable[[], EngineWatch | None]) -> None:
         self._make = make
         self._lock = threading.Lock()
         self._by_manager: weakref.WeakKeyDictionary[Any, EngineWatch | None] = weakref.WeakKeyDictionary()
-        self.all: list[EngineWatch] = []
+        self._open: list[tuple[weakref.ref[Any], EngineWatch]] = []
+        self.sinks: list[Sink] = []
+        """Of all watches made so far."""
 
     def of(self, manager: Any) -> EngineWatch | None:
         """Return the manager's watch, making it if there is none yet."""
         with self._lock:
             if manager not in self._by_manager:
+                self._close_orphans()
                 watch = self._make()
                 self._by_manager[manager] = watch
                 if watch is not None:
-                    self.all.append(watch)
+                    weakref.finalize(manager, watch.manager_gone).atexit = False
+                    self.sinks.append(watch.sink)
+                    self._open.append((weakref.ref(manager), watch))
             return self._by_manager[manager]
+
+    def close(self) -> None:
+        """Close all of them."""
+        with self._lock:
+            watches, self._open = self._open, []
+        for _, watch in watches:
+            watch.close()
+
+    def _close_orphans(self) -> None:
+        for manager, watch in self._open:
+            if manager() is None:
+                watch.close()
+        self._open = [(manager, watch) for manager, watch in self._open if manager() is not None]

@@ -36,6 +36,8 @@ class EngineWatch:
         self.sink = sink
         self.hooks = HookSet()
         self.requested: Facts = {}
+        self.keeps_engine = False
+        """The manager was told to keep its engine for the next session when it was last stopped."""
         self._options = options
         self._ledger = RequestLedger()
         self._steps = OpenSteps()
@@ -46,6 +48,8 @@ class EngineWatch:
         self._step_watch: StepWatch | None = None
         self._timer: GpuStepTimer | None = None
         self._processor: Any = None
+        self._processor_hooks = HookSet()
+        self._engine_seen = False
         self._memory: MemoryProbe | None = None
         self._nvml: NvmlSampler | None = None
         self._next_clock_ns = 0
@@ -98,8 +102,11 @@ class EngineWatch:
         if processor is self._processor:
             self._requests.dropped(self.sink.now())
             return
+        if self._engine_seen:
+            self._leave_engine()
+            self._requests.dropped(self.sink.now())
         self.created(manager)
-        self._processor = processor
+        self._processor, self._engine_seen = processor, True
         adapter = adapter_for(processor.cache)
         self._watch_processor(manager, processor, adapter)
         self._write_engine(manager, processor, adapter)
@@ -107,6 +114,33 @@ class EngineWatch:
         self.sink.emit(probe.mark("inputs_created"))
         self._requests.engine_ready(adapter)
         self._start_nvml(manager)
+
+    def thread_ended(self) -> None:
+        """The generation thread has ended after a stop, which is about to give the engine's memory back unless the
+        engine is kept: then so do we, or its KV cache would stay in memory until the end of the recording."""
+        if not self.keeps_engine:
+            self._leave_engine()
+        elif self._step_watch is not None:
+            self._step_watch.flush()
+
+    def manager_gone(self) -> None:
+        """The manager is garbage, and its engine with it. Called by the garbage collector, on any thread and perhaps
+        amid our own work: so nothing is written."""
+        self._let_go()
+
+    def _leave_engine(self) -> None:
+        self._let_step_finish()
+        steps, timer = self._let_go()
+        if steps is not None:
+            steps.flush()
+        if timer is not None:
+            self._tell_gpu_time(timer)
+
+    def _let_go(self) -> tuple[StepWatch | None, GpuStepTimer | None]:
+        self._processor_hooks.remove()
+        steps, timer = self._step_watch, self._timer
+        self._processor = self._step_watch = self._timer = self._requests.adapter = None
+        return steps, timer
 
     def fatal(self, t_ns: int, error: BaseException, processor: Any) -> None:
         """The generation loop dies of this error."""
@@ -129,11 +163,9 @@ class EngineWatch:
 
     def close(self) -> None:
         """Give every hooked method back, stop sampling, end the trace."""
-        self._let_step_finish()
         self.hooks.remove()
         try:
-            if self._step_watch is not None:
-                self._step_watch.flush()
+            self._leave_engine()
             if self._nvml is not None:
                 self._nvml.stop()
             self._tell_losses()
@@ -161,7 +193,7 @@ class EngineWatch:
             self._nvml.start()
 
     def _watch_processor(self, manager: Any, processor: Any, adapter: KvAdapter) -> None:
-        sink, requests, add = self.sink, self._requests, self.hooks.add
+        sink, requests, add = self.sink, self._requests, self._processor_hooks.add
         device = processor.model_device if self._options.gpu_time else "cpu"
         timer = GpuStepTimer(lambda: processor.inputs_and_outputs.compute_stream, device)
         self._timer = timer
@@ -203,6 +235,7 @@ class EngineWatch:
         version, verified = is_verified()
         config = manager.continuous_batching_config
         predicted, reason = predicted_memory(processor.cache, config, manager.model)
+        missing = [*self.hooks.missing, *self._processor_hooks.missing]
         engine = Engine(
             t_ns=self.sink.now(),
             adapter=adapter.name,
@@ -212,15 +245,15 @@ class EngineWatch:
             model=model_facts(manager.model, paths=self._options.paths),
             generation=generation_facts(manager.generation_config, manager),
             kv=adapter.geometry,
-            missing=list(self.hooks.missing),
+            missing=missing,
             predicted_memory=predicted,
         )
         self.sink.emit(engine)
         if not verified:
             text = f"Transformers {version} is not one that cbtrace was tested on: figures may be wrong."
             self.sink.notice("unverified-version", Severity.WARNING, text)
-        if self.hooks.missing:
-            text = f"Hook points not found: {', '.join(self.hooks.missing)}. What they would tell is absent."
+        if missing:
+            text = f"Hook points not found: {', '.join(missing)}. What they would tell is absent."
             self.sink.notice("hook-missing", Severity.WARNING, text)
         if reason:
             self.sink.notice("memory-model-unknown", Severity.INFO, reason)
@@ -263,21 +296,22 @@ class EngineWatch:
 
     def _tell_losses(self) -> None:
         """Say which figures are absent or have gaps, and why."""
-        nvml, memory, timer = self._nvml, self._memory, self._timer
-
-        def tell(slug: str, text: str) -> None:
-            self.sink.notice(slug, Severity.INFO, text)
-
+        nvml, memory = self._nvml, self._memory
         if nvml is not None and nvml.reason:
-            tell("no-nvml", nvml.reason)
+            self._tell("no-nvml", nvml.reason)
         for field, count in sorted(nvml.errors.items()) if nvml is not None else ():
-            tell("no-nvml", f"{count} readings of {field} failed")
+            self._tell("no-nvml", f"{count} readings of {field} failed")
         for reason in memory.reasons if memory is not None else ():
-            tell("memory-unread", reason)
-        if timer is not None and timer.reason:
-            tell("no-gpu-time", timer.reason)
-        if timer is not None and timer.not_ready:
-            tell("no-gpu-time", f"the GPU time of {timer.not_ready} steps was not ready when their results were")
+            self._tell("memory-unread", reason)
+
+    def _tell_gpu_time(self, timer: GpuStepTimer) -> None:
+        if timer.reason:
+            self._tell("no-gpu-time", timer.reason)
+        if timer.not_ready:
+            self._tell("no-gpu-time", f"the GPU time of {timer.not_ready} steps was not ready when their results were")
+
+    def _tell(self, slug: str, text: str) -> None:
+        self.sink.notice(slug, Severity.INFO, text)
 
     def _event(self, kind: EventKind, t_ns: int, *, duration_ns: int = -1, text: str = "") -> None:
         self.sink.emit(Event(kind, t_ns, self._steps.next_index, duration_ns=duration_ns, text=text))

@@ -45,7 +45,8 @@ _MANAGER = _points(
     add_request=("input_ids", "request_id", "max_new_tokens", "streaming"),
     cancel_request=("request_id",),
     start=(),
-    stop=(),
+    stop=("block", "timeout", "keep_for_next_session"),
+    join=("stop_trigger_time", "timeout"),
     _handle_critical_error=("error", "batch_processor"),
 )
 _PROCESSOR = _points(

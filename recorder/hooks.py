@@ -7,6 +7,8 @@ after the last one is gone the original object is in its place again.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -38,6 +40,7 @@ class Hook:
         self.owned = below is not _ABSENT
         self.original: Any = below if self.owned else getattr(owner, name)
         self.stand_in = around(self)
+        functools.update_wrapper(self.stand_in, self.original)
         setattr(self.stand_in, _HOOK, self)
         setattr(owner, name, self.stand_in)
 
@@ -79,5 +82,6 @@ class HookSet:
 
     def remove(self) -> None:
         """Give back every method, newest first."""
-        while self.hooks:
-            self.hooks.pop().remove()
+        with contextlib.suppress(IndexError):  # the garbage collector may be at it, too, on another thread
+            while True:
+                self.hooks.pop().remove()

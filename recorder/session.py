@@ -75,12 +75,12 @@ class Recording:
     @property
     def engines(self) -> int:
         """Engines recorded so far."""
-        return len(self._watches.all)
+        return len(self._watches.sinks)
 
     @property
     def steps(self) -> int:
         """Steps recorded so far, over all engines."""
-        return sum(watch.sink.steps for watch in self._watches.all)
+        return sum(sink.steps for sink in self._watches.sinks)
 
     def plan(self, request_id: str, planned_monotonic_ns: int) -> None:
         """Tell when a request was planned to be submitted, on ``time.monotonic_ns``. To be called before it is."""
@@ -124,8 +124,7 @@ class Recording:
                 return
             self._closed = True
         self._hooks.remove()
-        for watch in self._watches.all:
-            watch.close()
+        self._watches.close()
         if self._spare is not None:
             text = "No continuous-batching engine was created while this was recorded."
             self._spare.notice("no-engine", Severity.WARNING, text)
