@@ -12,8 +12,11 @@ from cbtrace.commands.build import build
 from cbtrace.commands.demo import demo
 from cbtrace.commands.doctor import doctor
 from cbtrace.commands.info import info
+from cbtrace.commands.plan import plan
 from cbtrace.commands.record import record
+from cbtrace.commands.run import run as run_experiment
 from cbtrace.commands.serve import serve
+from cbtrace.commands.workload import workload
 
 # Typer's name for "the command line is wrong" moved between its releases; its public subclass did not.
 _CommandLineError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -32,6 +35,9 @@ app.command()(info)
 app.command()(build)
 app.command()(serve)
 app.command()(demo)
+app.command("run")(run_experiment)
+app.add_typer(plan, name="plan")
+app.add_typer(workload, name="workload")
 app.command()(doctor)
 
 

@@ -269,7 +269,9 @@ class Runner:
         reference = self._reference(run)
         if correctness is None:
             return
-        if self._plan.generation.do_sample:
+        if self._variants[run.variant].kind == "static" and reference is None:
+            correctness.remark = "Other runs of this workload are compared with this one."
+        elif self._plan.generation.do_sample:
             correctness.remark = "Tokens were not compared: they are sampled."
         elif reference is None:
             correctness.remark = "Tokens were not compared: no run of static batching of this workload is done."
@@ -278,18 +280,19 @@ class Runner:
             correctness.remark = self._excuse(run, reference) if correctness.equal < correctness.compared else ""
 
     def _reference(self, run: RunEntry) -> RunEntry | None:
-        """The first finished run of static batching of the same workload, if possible of the same numbers."""
+        """The first finished run of static batching of the same workload, if possible of the same numbers; ``None``
+        for that run itself."""
         variant = self._variants[run.variant]
         found = [
             other
             for other in self.experiment.runs
             if other.status == "done"
-            and other.id != run.id
             and (static := self._variants[other.variant]).kind == "static"
             and static.workload == variant.workload
         ]
         alike = [other for other in found if self._variants[other.variant].dtype == variant.dtype]
-        return next(iter(alike or found), None)
+        chosen = next(iter(alike or found), None)
+        return None if chosen is run else chosen
 
     def _answers_of(self, run: RunEntry) -> Answers:
         if run.id not in self._answers:

@@ -1,0 +1,137 @@
+"""``cbtrace run``: run an experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from cbtrace.recorder.experiments.plan import Plan
+    from cbtrace.recorder.experiments.runner import Progress
+    from cbtrace.traces.experiment import Experiment, VariantEntry
+
+_LEFT = ("planned", "running")
+
+
+def run(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="Plan to run.", show_default=False)],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="Folder of the experiment; one that was interrupted is taken up.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the runs and how long they may take.")] = False,
+    mix: Annotated[
+        bool, typer.Option("--mix", help="Let runs of different software or hardware into one experiment.")
+    ] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed runs again, too.")] = False,
+) -> int:
+    """Run the experiment of a plan: each run in a process of its own, with a trace of its own.
+
+    A run that fails is noted with what it was at, and the rest goes on. Ctrl-C ends the experiment in good order; the
+    same command takes it up again and repeats only the run that was under way.
+
+    \b
+    Examples:
+      cbtrace run plan.toml --dry-run
+      cbtrace run plan.toml -o experiment
+      cbtrace run plan.toml -o experiment --retry-failed
+    """
+    from cbtrace.commands.experiment_table import experiment_table
+    from cbtrace.recorder.experiments.plan import read_plan
+    from cbtrace.recorder.experiments.runner import Runner
+    from cbtrace.traces.errors import UsageError
+
+    read = read_plan(plan)
+    if dry_run:
+        _show(read, plan.parent, output)
+        return 0
+    if output is None:
+        raise UsageError("Name the folder of the experiment with -o DIR, or look at the runs with --dry-run.")
+    runner = Runner(read, plan.parent, output, mix=mix, retry_failed=retry_failed, on_progress=_tell)
+    try:
+        runner.run()
+    except KeyboardInterrupt:
+        typer.echo("\nInterrupted: what was recorded is readable, and the same command goes on from here.")
+        return 130
+    experiment_table(runner.experiment, output)
+    failed = sum(entry.status == "failed" for entry in runner.experiment.runs)
+    if failed:
+        typer.echo(f"{failed} of {len(runner.experiment.runs)} runs failed; their logs are in {output / 'logs'}.")
+    typer.echo(f"Next: cbtrace build {output} -o site")
+    return 1 if failed == len(runner.experiment.runs) else 0
+
+
+def _tell(progress: Progress) -> None:
+    entry = progress.run
+    if progress.report is not None or entry.status == "planned":
+        return
+    what = {"failed": f"failed ({entry.failure}, {entry.phase})", "skipped": f"skipped: {entry.text}"}
+    left = "" if progress.left_s is None else f", about {_duration(progress.left_s)} left"
+    took = f" in {entry.seconds:.1f} s" if entry.seconds else ""
+    typer.echo(f"[{progress.number}/{progress.total}] {entry.id} {what.get(entry.status, entry.status)}{took}{left}")
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def _show(plan: Plan, folder: Path, output: Path | None) -> None:
+    from cbtrace.recorder.experiments.estimate import estimate
+    from cbtrace.recorder.experiments.runner import new_experiment
+    from cbtrace.recorder.experiments.stages import plan_digest
+    from cbtrace.traces.experiment import read_experiment
+
+    found = read_experiment(output) if output is not None and output.is_dir() else None
+    experiment = found if found is not None and found.plan_digest == plan_digest(plan) else new_experiment(plan)
+    for line in _plan_lines(experiment):
+        typer.echo(line)
+    expected = estimate(experiment, _spans(plan, folder), plan.time_limits.run_s)
+    typer.echo(f"About {_duration(expected.seconds)} ({expected.basis}).")
+
+
+def _plan_lines(experiment: Experiment) -> Iterator[str]:
+    for stage in experiment.stages:
+        yield f"Stage {stage.number}: {stage.title}"
+        for variant in experiment.variants:
+            if variant.stage == stage.number:
+                runs = [entry for entry in experiment.runs if entry.variant == variant.name]
+                left = sum(entry.status in _LEFT for entry in runs)
+                yield f"  {variant.name:<32} {left} of {len(runs)} runs left; {_change(variant)}"
+    left = sum(entry.status in _LEFT for entry in experiment.runs)
+    yield f"{left} of {len(experiment.runs)} runs are left."
+
+
+def _change(variant: VariantEntry) -> str:
+    """What a variant changes, in words."""
+    text = "changes " + (", ".join(f"{name} = {value}" for name, value in variant.changes.items()) or "nothing")
+    if variant.based_on not in ("", "baseline"):
+        text += f" in {variant.based_on!r}"
+    if variant.pinned:
+        text += f"; takes over {', '.join(variant.pinned)} as the baseline resolved them"
+    if variant.together and len(variant.changes) > 1:
+        text += "; several variables, on purpose"
+    return text
+
+
+def _spans(plan: Plan, folder: Path) -> dict[str, float]:
+    """Seconds from first to last arrival, by workload; those that need the model's tokenizer are left out."""
+    from cbtrace.recorder.experiments.model_source import vocabulary_of
+    from cbtrace.recorder.experiments.plan import DEFAULT_WORKLOAD
+    from cbtrace.recorder.experiments.workload import PromptsSpec, build_workload
+
+    spans = {}
+    for name in (DEFAULT_WORKLOAD, *plan.workloads):
+        spec = plan.workload_named(name)
+        if not isinstance(spec, PromptsSpec):
+            vocabulary = vocabulary_of(plan.model, folder) or 2
+            spans[name] = build_workload(spec, seed=plan.seed, vocabulary=vocabulary, folder=folder).span_ns / 1e9
+    return spans
