@@ -7,9 +7,9 @@ import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from cbtrace.recorder.experiments.spec_error import SpecError
 
@@ -31,6 +31,8 @@ class ModelSource(Struct, forbid_unknown_fields=True, frozen=True):
     """``auto`` takes the first GPU, or else the CPU."""
     seed: int = 0
     """Of random weights."""
+    threads: Annotated[int, Meta(ge=1, le=4096)] | None = None
+    """CPU threads that PyTorch computes with; its own choice if not given."""
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,8 @@ class OneRun:
         import torch
         import transformers  # noqa: F401  # its version is one of the conditions
 
+        if self._job.model.threads is not None:
+            torch.set_num_threads(self._job.model.threads)
         conditions = fingerprint()
         differing = differing_conditions(self._job.conditions, conditions)
         if differing:
