@@ -50,6 +50,7 @@ class EngineWatch:
         self._processor: Any = None
         self._processor_hooks = HookSet()
         self._engine_seen = False
+        self._engine_lock = threading.RLock()
         self._memory: MemoryProbe | None = None
         self._nvml: NvmlSampler | None = None
         self._next_clock_ns = 0
@@ -60,11 +61,15 @@ class EngineWatch:
     # Called for the manager ------------------------------------------------------------------------------------------
 
     def created(self, manager: Any) -> None:
-        """The manager exists: from here on its requests can be seen when they are submitted."""
+        """The manager exists: from here on its requests can be seen when they are submitted. One that is older than the
+        recording may have its engine already."""
         queue = getattr(manager, "input_queue", None)
         if queue is not None and self._queue is None:
             self._queue = queue
             self.hooks.add(queue, "put", guarded(self.sink, before=self._queued), label="input_queue.put")
+        processor = getattr(manager, "batch_processor", None)
+        if processor is not None and not self._engine_seen:
+            self.engine_created(manager, processor)
 
     def submit_begins(self, t_ns: int) -> None:
         """``add_request`` was entered on this thread."""
@@ -99,21 +104,20 @@ class EngineWatch:
     def engine_created(self, manager: Any, processor: Any) -> None:
         """A processor was created, or an old one reset for a new session. Idempotent."""
         self._phase = ""
-        if processor is self._processor:
-            self._requests.dropped(self.sink.now())
-            return
-        if self._engine_seen:
+        with self._engine_lock:
+            if self._engine_seen:
+                self._requests.dropped(self.sink.now())
+            if processor is self._processor:
+                return
             self._leave_engine()
-            self._requests.dropped(self.sink.now())
-        self.created(manager)
-        self._processor, self._engine_seen = processor, True
-        adapter = adapter_for(processor.cache)
-        self._watch_processor(manager, processor, adapter)
-        self._write_engine(manager, processor, adapter)
-        probe = self._probe(manager)
-        self.sink.emit(probe.mark("inputs_created"))
-        self._requests.engine_ready(adapter)
-        self._start_nvml(manager)
+            self._processor, self._engine_seen = processor, True
+            self.created(manager)
+            adapter = adapter_for(processor.cache)
+            self._watch_processor(manager, processor, adapter)
+            self._write_engine(manager, processor, adapter)
+            self.sink.emit(self._probe(manager).mark("inputs_created"))
+            self._requests.engine_ready(adapter)
+            self._start_nvml(manager)
 
     def thread_ended(self) -> None:
         """The generation thread has ended after a stop, which is about to give the engine's memory back unless the
@@ -168,6 +172,9 @@ class EngineWatch:
             self._leave_engine()
             if self._nvml is not None:
                 self._nvml.stop()
+            if self._engine_seen:
+                self._requests.last_roster()
+                self.sink.release()
             self._tell_losses()
         except Exception as error:
             self.sink.fail(error)

@@ -42,6 +42,8 @@ class Settings:
     tags: Mapping[str, str] = field(default_factory=dict)
     token_ids: bool = False
     paths: bool = False
+    max_size: int | None = None
+    ring: bool = False
 
 
 def launch(command: Sequence[str], settings: Settings) -> NoReturn:
@@ -84,6 +86,8 @@ def _environment(settings: Settings) -> dict[str, str]:
             "tags": dict(settings.tags),
             "token_ids": settings.token_ids,
             "paths": settings.paths,
+            "max_size": settings.max_size,
+            "ring": settings.ring,
         }
     )
     return environment

@@ -179,19 +179,23 @@ class RequestWatch:
     def roster(self) -> None:
         """Now and then, write who holds which slot, for readers that lost an admission to damage. Called when a batch
         has been scheduled and its inputs are not yet written, which is when positions move."""
-        if self._steps.next_index % _ROSTER_EVERY:
+        if self._steps.next_index % _ROSTER_EVERY and not self._sink.wants_roster:
             return
+        roster, records = self._roster()
+        roster.positions = [int(record.state.position_offset) for record in records]
+        roster.delivered = [self._delivered(record) for record in records]
+        self._sink.hold(roster)
+
+    def last_roster(self) -> None:
+        """Write who holds which slot at the end, so that damage near it leaves no doubt about those before. Positions
+        stay unknown: the engine may be running on."""
+        self._sink.hold(self._roster()[0])
+
+    def _roster(self) -> tuple[Roster, list[RequestRecord]]:
         records = self._ledger.active()
-        self._sink.hold(
-            Roster(
-                step=self._steps.next_index,
-                next_serial=self._ledger.admissions,
-                slots=[value for record in records for value in (record.slot, record.ordinal)],
-                serials=[record.serial for record in records],
-                positions=[int(record.state.position_offset) for record in records],
-                delivered=[self._delivered(record) for record in records],
-            )
-        )
+        slots = [value for record in records for value in (record.slot, record.ordinal)]
+        serials = [record.serial for record in records]
+        return Roster(self._steps.next_index, self._ledger.admissions, slots, serials), records
 
     def _delivered(self, record: RequestRecord) -> int:
         under_way = self._steps.tokens_under_way(record)

@@ -142,4 +142,4 @@ class RequestLedger:
 
     def active(self) -> list[RequestRecord]:
         """Return the requests that hold a slot, by slot."""
-        return sorted((r for r in self.current.values() if r.slot >= 0), key=lambda r: r.slot)
+        return sorted((r for r in list(self.current.values()) if r.slot >= 0), key=lambda r: r.slot)

@@ -52,7 +52,7 @@ class Recording:
         if ring and max_size is None:
             raise UsageError(
                 "A ring needs a limit to keep to: say how large the trace may be, as in 50MB.",
-                slug="ring-without-limit",
+                slug="no-size-limit",
             )
         self._max_bytes = None if max_size is None else parse_size(max_size)
         self._ring = ring

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cbtrace.recorder.cost import CostHistogram
+from cbtrace.traces.errors import TraceFullError
 from cbtrace.traces.schema import Footer, Frame, Notice, Severity
 from cbtrace.traces.writer import TraceWriter
 
@@ -36,6 +37,7 @@ class Sink:
         self.epoch_ns = epoch_ns
         self.cost = CostHistogram(frame_ns)
         self.steps = 0
+        """Steps handed over; the end mark counts those that were written."""
         self.requests = 0
         self._writer = writer
         self._held: list[Frame] = []
@@ -45,6 +47,11 @@ class Sink:
     def now(self) -> int:
         """Nanoseconds since the recording began."""
         return time.monotonic_ns() - self.epoch_ns
+
+    @property
+    def wants_roster(self) -> bool:
+        """Whether the trace needs a roster soon, because it is a ring and can start anew only at one."""
+        return self._writer.wants_roster
 
     def emit(self, frame: Frame | None) -> None:
         """Write one frame; ``None`` (a probe that had nothing) is no frame."""
@@ -108,7 +115,7 @@ class Sink:
         return Footer(
             t_ns=self.now(),
             reason=reason,
-            steps=self.steps,
+            steps=self._writer.steps,
             requests=self.requests,
             frames=self._writer.frames + 1,
             cost_ns=self.cost.total_ns,
@@ -119,9 +126,8 @@ class Sink:
 
 
 def _reason_of(error: Exception) -> tuple[str, str]:
-    slug = getattr(error, "footer_reason", None)
-    if isinstance(slug, str):
-        return slug, type(error).__name__
+    if isinstance(error, TraceFullError):
+        return error.footer_reason, f"{error.limit} bytes"
     if isinstance(error, OSError):
         return _REASONS.get(error.errno or 0, "io_error"), os.strerror(error.errno) if error.errno else "I/O error"
     return "recorder_error", f"{type(error).__name__} at {_place_of(error)}"

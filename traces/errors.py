@@ -124,10 +124,15 @@ class TraceFullError(TraceError):
 
     Attributes:
         footer_reason: what the end mark should say.
+        limit: bytes that the file may have.
     """
 
     slug = "trace-full"
     footer_reason = "max_size"
+
+    def __init__(self, name: str, limit: int) -> None:
+        self.limit = limit
+        super().__init__(f"The trace {name} has reached its limit of {limit} bytes.")
 
 
 declare("failed", Severity.BROKEN, "Something failed that has no message of its own.", "Read the sentence printed.")

@@ -67,9 +67,17 @@ class RingMemory:
     alive: dict[int, list[bytes]] = field(default_factory=dict)
     checkpoints: deque[Checkpoint] = field(default_factory=deque)
     steps: int = 0
+    since_roster: int = 0
+    """Bytes written since the newest roster."""
+
+    @property
+    def wants_roster(self) -> bool:
+        """Whether the next checkpoint is due."""
+        return self.since_roster >= self.limit // 16
 
     def note(self, frame: Frame, data: bytes, offset: int, frames: int) -> None:
         """Take notice of a frame that is about to be written as ``data`` at ``offset``, after ``frames`` others."""
+        self.since_roster += len(data)
         if type(frame) is Step:
             self.steps += 1
         elif isinstance(frame, Request | Visible | Admit):
@@ -91,6 +99,7 @@ class RingMemory:
 
     def _note_roster(self, roster: Roster, offset: int, frames: int) -> None:
         """Make a checkpoint, unless the last one is near: each holds a copy of all frames to keep."""
+        self.since_roster = 0
         if self.checkpoints and offset - self.checkpoints[-1].offset < self.limit // 16:
             return
         alive = [data for frames_of in self.alive.values() for data in frames_of]

@@ -57,6 +57,8 @@ class TraceWriter:
         self.path = Path(path)
         self.frames = 0
         """Frames written whole, those that a ring has given up included."""
+        self.steps = 0
+        """Steps among them."""
         self.bytes_written = 0
         """Bytes in the file, the preamble included."""
         self._newest: deque[tuple[int, bool]] = deque(maxlen=4)
@@ -84,6 +86,11 @@ class TraceWriter:
         if path.exists() or path.is_symlink():
             _check_replaceable(path, overwrite)
 
+    @property
+    def wants_roster(self) -> bool:
+        """Whether a ring has gone so far without a roster that it might find none to start anew at."""
+        return self._ring is not None and self._ring.wants_roster
+
     def write(self, frame: Frame) -> None:
         """Append one frame.
 
@@ -105,8 +112,7 @@ class TraceWriter:
                 self._put_end_mark(frame, data)
                 return
             self._put(data)
-            self.frames += 1
-            self._newest.append((self.bytes_written - len(data), type(frame) is Step))
+            self._count(frame, self.bytes_written - len(data))
 
     def write_all(self, frames: Sequence[Frame]) -> None:
         """Append several frames, none of them a :class:`Footer`, in one write.
@@ -124,9 +130,8 @@ class TraceWriter:
                 raise ValueError("The trace is closed.")
             start = self.bytes_written
             self._put(b"".join(sealed))
-            self.frames += len(frames)
             for frame, data in zip(frames, sealed, strict=True):
-                self._newest.append((start, type(frame) is Step))
+                self._count(frame, start)
                 start += len(data)
 
     def close(self) -> None:
@@ -142,6 +147,12 @@ class TraceWriter:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _count(self, frame: Frame, start: int) -> None:
+        is_step = type(frame) is Step
+        self.frames += 1
+        self.steps += is_step
+        self._newest.append((start, is_step))
 
     def _put(self, data: bytes) -> None:
         whole = self.bytes_written
@@ -171,6 +182,7 @@ class TraceWriter:
                 return
             self.bytes_written, was_step = self._newest.pop()
             self.frames -= 1
+            self.steps -= was_step
             os.ftruncate(self._file, self.bytes_written)
             os.lseek(self._file, self.bytes_written, os.SEEK_SET)
             footer = replace(footer, frames=footer.frames - 1, steps=footer.steps - was_step)
@@ -189,7 +201,7 @@ class TraceWriter:
                 raise self._rewrite_error
         room = limit if isinstance(frame, Footer) else limit - _FOOTER_ROOM
         if self.bytes_written + size > room:
-            raise TraceFullError(f"The trace {self.path.name} has reached its limit of {limit} bytes.")
+            raise TraceFullError(self.path.name, limit)
 
     def _start_rewriting(self, ring: RingMemory) -> None:
         if self._rewriting or self._rewrite_error is not None:
