@@ -43,7 +43,7 @@ VARIANTS: dict[str, dict[str, bool] | None] = {
     "without GPU time": {"gpu_time": False},
     "without both": {"nvml": False, "gpu_time": False},
 }
-"""Settings of the recordings that are compared; those without something only on a GPU."""
+"""Settings of the recordings that are compared."""
 
 
 def build_model(shape: str, device: str) -> Any:
@@ -154,7 +154,7 @@ class Rounds:
 
     def __init__(self, manager: Any, inputs: list[list[int]], options: argparse.Namespace, folder: Path) -> None:
         self.manager, self.inputs, self.new_tokens, self.folder = manager, inputs, options.new_tokens, folder
-        self.variants = [name for name in VARIANTS if name in ("off", "on") or options.device != "cpu"]
+        self.variants = ["off", *options.variants]
         self.walls: dict[str, list[float]] = {name: [] for name in self.variants}
         self.footers: dict[str, list[Any]] = {name: [] for name in self.variants}
         self.step_ns: list[np.ndarray] = []
@@ -209,6 +209,8 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=1024)
     parser.add_argument("--block-size", type=int, default=16)
     parser.add_argument("--batch-tokens", type=int, default=512)
+    recorded = [name for name, settings in VARIANTS.items() if settings is not None]
+    parser.add_argument("--variants", nargs="+", choices=recorded, default=["on"])
     options = parser.parse_args()
     if options.device == "cpu":
         torch.set_num_threads(1)
