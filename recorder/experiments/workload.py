@@ -9,6 +9,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -205,22 +207,23 @@ def _replayed(spec: ReplaySpec, seed: int, vocabulary: int, folder: Path) -> lis
 def _with_prefixes(
     requests: list[PlannedRequest], recorded: list[RecordedRequest], block_tokens: int
 ) -> list[PlannedRequest]:
-    """Note how much of each prompt begins another one too: its leading blocks that others have at the same place."""
-    users: dict[tuple[int, int], int] = {}
-    for request in recorded:
-        for place in enumerate(request.blocks):
-            users[place] = users.get(place, 0) + 1
+    """Note how much of each prompt begins another one too: leading blocks that another request has as well."""
+    users = Counter(chain for request in recorded for chain in _chains(request.blocks))
     noted = []
     for planned, request in zip(requests, recorded, strict=True):
-        shared = 0
-        for place in enumerate(request.blocks):
-            if users[place] < 2:
-                break
-            shared += 1
+        shared = sum(users[chain] > 1 for chain in _chains(request.blocks))
         tokens = min(shared * block_tokens, len(planned.prompt))
         group = request.blocks[0] if tokens else -1
         noted.append(PlannedRequest(planned.id, planned.prompt, planned.new_tokens, planned.at_ns, group, tokens))
     return noted
+
+
+def _chains(blocks: tuple[int, ...]) -> Iterator[int]:
+    """For each block, a number that tells it together with all blocks before it."""
+    chain = 0
+    for block in blocks:
+        chain = hash((chain, block))
+        yield chain
 
 
 def _scaled(tokens: int, scale: float, most: int | None) -> int:
