@@ -31,7 +31,7 @@ from cbtrace.site.pages.step_data import step_files
 from cbtrace.site.pages.timeline_data import TimelineData, timeline_data
 from cbtrace.site.pages.where import cut_rows
 from cbtrace.site.render import data_script
-from cbtrace.site.words import Words, load_words
+from cbtrace.site.words import LANGUAGES, Words, load_words
 from cbtrace.traces import open_trace
 from cbtrace.traces.errors import UsageError
 from cbtrace.traces.reader import Trace
@@ -81,16 +81,19 @@ def build_site(
 ) -> BuildReport:
     """Read every trace of ``paths`` and write a site to the folder ``out``.
 
-    Runs are listed in the order of ``paths``. The site is written aside and swapped in, so that an error leaves ``out``
-    as it was. The same traces give the same bytes. A damaged trace is shown under a banner.
+    Runs are listed in the order of ``paths``; ``language`` is one of :data:`~cbtrace.site.words.LANGUAGES`. The site is
+    written aside and swapped in, so that an error leaves ``out`` as it was. The same traces give the same bytes. A
+    damaged trace is shown under a banner.
 
     Raises:
-        UsageError: no traces, or an output folder that holds something else.
+        UsageError: no traces, an unknown language, or an output folder that holds something else.
         TraceError: a file that is no trace; the message names it.
         OutputWriteError: the site could not be written.
     """
     if not paths:
         raise UsageError("There is no trace to build a site from: name one or more .cbt files.")
+    if language not in LANGUAGES:
+        raise UsageError(f"There are no texts in {language!r}: choose one of {', '.join(LANGUAGES)}.")
     words = load_words(language)
     with OutputFolder(out) as folder:
         chrome = _write_assets(folder, title, words)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 
-LANGUAGES = ("en",)
+LANGUAGES = ("en", "ja")
 
 
 @dataclass(frozen=True, eq=False)

@@ -225,6 +225,15 @@ def test_a_newer_trace_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "site").exists()
 
 
+def test_a_site_in_japanese(traces: list[Path], tmp_path: Path) -> None:
+    out = build_site(traces, tmp_path / "site", language="ja").out
+    index = (out / "index.html").read_text(encoding="utf-8")
+    assert '<html lang="ja">' in index
+    assert "実行一覧" in index
+    with pytest.raises(UsageError, match="choose one of en, ja"):
+        build_site(traces, tmp_path / "other", language="fr")
+
+
 def test_no_trace_and_a_foreign_folder_are_usage_errors(traces: list[Path], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="name one or more"):
         build_site([], tmp_path / "site")

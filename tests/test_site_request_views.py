@@ -21,7 +21,8 @@ from cbtrace.site.pages.class_section import longest_gaps
 from cbtrace.site.pages.request_data import request_files
 from cbtrace.site.words import load_words
 from cbtrace.traces import Trace
-from site_runs import busy_run, troubled_run
+from pages import read_links
+from site_runs import busy_run, crowded_run, troubled_run
 from trace_builder import CAPACITY, UNIT_BYTES, TraceBuilder, eventful
 
 
@@ -166,3 +167,19 @@ def test_pieces_of_a_row_are_named() -> None:
     row = np.zeros(len(PIECES), dtype=np.int64)
     row[COLUMN["host"]] = 5
     assert pieces_of(row) == {"host": 5}
+
+
+def test_the_first_load_of_a_crowded_run_is_bounded(tmp_path: Path) -> None:
+    trace = crowded_run(tmp_path / "run.cbt")
+    assert (len(trace.steps.index), len(trace.requests.id)) == (5000, 500)
+    report = build_site([tmp_path / "run.cbt"], tmp_path / "site")
+    page = report.out / report.runs[0].page
+    first = read_links(page)
+    loaded = {(page.parent / address).resolve() for address in first.addresses if address.endswith((".js", ".css"))}
+    assert any("vega" in path.name for path in loaded)
+    assert page.stat().st_size + sum(path.stat().st_size for path in loaded) <= 2_500_000
+    cuts = attribute(trace)
+    assert (cuts.gaps.pieces.sum(axis=1) == cuts.gaps.total_ns).all()
+    assert (cuts.ttft.pieces.sum(axis=1) == cuts.ttft.total_ns).all()
+    # Steps with a prompt and a number of decodes that no decode-only step has: there is no estimate to split them by.
+    assert cuts.gaps.pieces[:, COLUMN["unattributed"]].sum() < 0.01 * cuts.gaps.total_ns.sum()

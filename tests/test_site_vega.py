@@ -28,7 +28,7 @@ def names_of(node: Any) -> set[str]:
 def test_specifications_name_their_data_and_hold_none() -> None:
     specs = chart_specs(load_words())
     assert set(specs) == {"timeline", "cuts", "lanes", "distribution", "difference", "pairs"}
-    assert names_of(specs["timeline"]) == {"overview", "steps", "window", "limits", "marks"}
+    assert names_of(specs["timeline"]) == {"overview", "steps", "window", "limits", "memory", "marks"}
     for spec in specs.values():
         assert "datasets" not in spec
         altair.Chart.from_dict(spec, validate=True)
@@ -40,7 +40,19 @@ def test_specifications_are_the_same_every_time() -> None:
 
 
 def test_vega_lite_compiles_every_specification() -> None:
-    rows = {"overview", "steps", "window", "limits", "marks", "curves", "difference", "pairs", "cuts", "spans"}
+    rows = [
+        "overview",
+        "steps",
+        "window",
+        "limits",
+        "memory",
+        "marks",
+        "curves",
+        "difference",
+        "pairs",
+        "cuts",
+        "spans",
+    ]
     for spec in chart_specs(load_words()).values():
         compiled = vl_convert.vegalite_to_vega(json.dumps(spec | {"datasets": {name: [] for name in rows}}))
         assert compiled["marks"]

@@ -70,6 +70,25 @@ def test_texts_of_scripts_are_all_asked_for() -> None:
         assert asked, key
 
 
+def test_all_languages_have_the_same_keys_and_places() -> None:
+    first, *others = (load_words(language).texts for language in LANGUAGES)
+    for texts in others:
+        assert texts.keys() == first.keys()
+        for key, text in first.items():
+            assert sorted(re.findall(r"\{(\w+)\}", text)) == sorted(re.findall(r"\{(\w+)\}", texts[key])), key
+
+
+def test_japanese_texts_are_japanese_but_for_terms_of_the_field() -> None:
+    english, japanese = load_words("en").texts, load_words("ja").texts
+    same = {japanese[key].strip() for key, text in english.items() if text == japanese[key]}
+    terms = {
+        "∞", "TTFT", "TPOT", "E2E", "ms", "soft reset", "offload", "fork", "prefill", "decode", "prefix hit",
+        "KV cache",        "safety margin", "Transformers", "logits", "OOM", "E2E, ms", "TTFT, ms",
+        "p50: {total} ms, {request}", "p95: {total} ms, {request}",
+    }  # fmt: skip
+    assert same - terms == set()
+
+
 def test_a_missing_key_is_an_error() -> None:
     with pytest.raises(KeyError):
         load_words()("no.such.key")

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cbtrace.traces.columns import MemorySamples
+from cbtrace.site.analysis import buckets
+from cbtrace.traces.columns import Ints, MemorySamples
 
 
 @dataclass(frozen=True)
@@ -33,3 +34,32 @@ def peak_memory(memory: MemorySamples, from_ns: int) -> PeakMemory | None:
         if len(known):
             return PeakMemory(int(known.max()), scope)
     return None
+
+
+@dataclass(frozen=True)
+class MemorySeries:
+    """Memory over time, one entry a bucket of samples: the largest of each; -1 unknown. Bytes."""
+
+    time_ns: Ints
+    allocated: Ints
+    reserved: Ints
+    device_used: Ints
+    host_rss: Ints
+
+
+def memory_series(memory: MemorySamples, limit: int) -> MemorySeries:
+    """The samples, marks included, as at most ``limit`` points. Allocator peaks since the sample before are kept."""
+    order = np.argsort(memory.time_ns, kind="stable")
+    k = max(1, -(-len(order) // limit))
+    starts = buckets.bucket_starts(len(order), k)
+
+    def largest(column: Ints) -> Ints:
+        return buckets.largest(column[order], k)
+
+    return MemorySeries(
+        time_ns=memory.time_ns[order][starts],
+        allocated=largest(np.maximum(memory.allocated, memory.peak_allocated)),
+        reserved=largest(np.maximum(memory.reserved, memory.peak_reserved)),
+        device_used=largest(memory.device_used),
+        host_rss=largest(memory.host_rss),
+    )

@@ -6,6 +6,8 @@ before a chart is drawn. The values themselves are in ``templates/assets/style.c
 
 from __future__ import annotations
 
+from typing import Any
+
 PREFILL = "var(--prefill)"
 DECODE = "var(--decode)"
 RECOMPUTE = "var(--recompute)"
@@ -21,6 +23,14 @@ RUN_A = "var(--run-a)"
 RUN_B = "var(--run-b)"
 QUIET = "var(--muted)"
 SIGNAL = "var(--accent)"
+
+MEMORY_SERIES: tuple[tuple[Any, Any, Any], ...] = (
+    ("reserved", "var(--used)", [1, 0]),
+    ("allocated", "var(--decode)", [1, 0]),
+    ("device_used", "var(--limit)", [5, 3]),
+    ("host_rss", "var(--duration)", [2, 2]),
+)
+"""Color and dashes of each kind of memory."""
 
 MARK_SHAPES = {
     "soft_reset": ("triangle-down", "var(--mark-reset)"),

@@ -1,8 +1,8 @@
 """The timeline of a run: panels over one time axis, and a strip to choose the window.
 
 Data, by name: ``overview`` and ``steps`` (rows of the whole run and of the window), ``window`` (one row), ``limits``
-(one row: token budget, KV capacity, where the safety margin begins) and ``marks``. ``assets/timeline.js`` makes the
-rows.
+(one row: token budget, KV capacity, where the safety margin begins), ``memory`` (series, bytes) and ``marks``.
+``assets/timeline.js`` makes the rows.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ def timeline_spec(words: Words) -> Any:
     ``kv_ticks`` the amounts of KV, in bytes, that get a label. ``extremes`` is the opacity of the lines that only tell
     something when a point stands for several steps.
     """
+    # Panels that have no data in a run are taken out by their names.
     values = {"window_from": 0, "window_to": 1, "kv_ticks": [0], "extremes": 1}
     window = [alt.param(name=name, value=value) for name, value in values.items()]
     scale = alt.Scale(domainMin=alt.expr("window_from"), domainMax=alt.expr("window_to"), nice=False, zero=False)
@@ -37,10 +38,13 @@ def timeline_spec(words: Words) -> Any:
         _kv(x, words),
         _load(x, words),
         _durations(x, words),
+        _gpu(x, words),
+        _memory(x, words),
         _marks(last_x, words),
         spacing=10,
     )
-    return panels.resolve_scale(color="independent", shape="independent").add_params(*window).to_dict()
+    apart = panels.resolve_scale(color="independent", shape="independent", strokeDash="independent")
+    return apart.add_params(*window).to_dict()
 
 
 def _overview(words: Words) -> Any:
@@ -145,6 +149,28 @@ def _load(x: alt.X, words: Words) -> Any:
 def _durations(x: alt.X, words: Words) -> Any:
     axis = amount(words("chart.step_time"), ticks=3)
     return _band(x, "duration_max", "duration_mean", palette.DURATION, axis).properties(width=WIDTH, height=70)
+
+
+def _gpu(x: alt.X, words: Words) -> Any:
+    axis = amount(words("chart.gpu"), ticks=2, label_expr="format(datum.value, '.0%')")
+    share = _area(x, "gpu_share", "zero", palette.DECODE, axis)
+    return share.properties(width=WIDTH, height=44, name="gpu_panel")
+
+
+def _memory(x: alt.X, words: Words) -> Any:
+    axis = amount(words("chart.memory"), ticks=3, label_expr=BYTES_LABEL)
+    names, colors, dashes = ([series[i] for series in palette.MEMORY_SERIES] for i in range(3))
+    return (
+        alt.Chart(alt.NamedData("memory"))
+        .mark_line(interpolate="step-after", strokeWidth=1.25, clip=True)
+        .encode(
+            x=x,
+            y=alt.Y("bytes:Q", axis=axis),
+            color=alt.Color("series:N", scale=alt.Scale(domain=names, range=colors), legend=None),
+            strokeDash=alt.StrokeDash("series:N", scale=alt.Scale(domain=names, range=dashes), legend=None),
+        )
+        .properties(width=WIDTH, height=70, name="memory_panel")
+    )
 
 
 def _marks(x: alt.X, words: Words) -> Any:

@@ -45,6 +45,8 @@ class TimelineSection:
     reduction: str
     table: list[TimelineRow]
     table_caption: str
+    memory: list[str]
+    """Series of the memory panel."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,8 @@ def timeline_section(
         for i in range(len(rows.steps))
     ]
     caption = words("timeline.table_caption", rows=len(table), bucket=k)
-    return TimelineSection(title, words("timeline.text"), reduction, table, caption)
+    memory = [name for name in data.overview["memory"] if name != "time_us"]
+    return TimelineSection(title, words("timeline.text"), reduction, table, caption, memory)
 
 
 def _span(first: int, count: int) -> str:

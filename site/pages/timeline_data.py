@@ -10,6 +10,7 @@ import numpy as np
 
 from cbtrace.site.analysis import buckets
 from cbtrace.site.analysis.kv import safety_margin
+from cbtrace.site.analysis.memory import memory_series
 from cbtrace.site.analysis.timeline import Marks, TimelineRows, marks, timeline_rows
 from cbtrace.site.words import Words
 from cbtrace.traces.reader import Trace
@@ -19,6 +20,7 @@ POINTS = 500
 """Most points of a panel over the whole run; a zoomed window has between half as many and as many."""
 ROWS_A_FILE = 2048
 MARKS_A_KIND = 200
+MEMORY_POINTS = 300
 
 _TIMES = ("start_ns", "end_ns", "duration_max", "duration_sum", "gpu_sum")
 _NS_A_US = 1000
@@ -66,9 +68,21 @@ def timeline_data(trace: Trace, slug: str, origin_ns: int, words: Words) -> Time
             "kind": drawn.kind,
             "step": drawn.step,
         },
+        "memory": _memory(trace, origin_ns),
         "words": _script_words(words),
     }
     return TimelineData(overview, files, coarsest, drawn)
+
+
+def _memory(trace: Trace, origin_ns: int) -> dict[str, list[int]]:
+    """Memory over time; a series that is nowhere known is left out."""
+    series = memory_series(trace.memory, MEMORY_POINTS)
+    columns = {"time_us": ((series.time_ns - origin_ns) // _NS_A_US).tolist()}
+    for name in ("allocated", "reserved", "device_used", "host_rss"):
+        values = getattr(series, name)
+        if (values >= 0).any():
+            columns[name] = values.tolist()
+    return columns
 
 
 def _script_words(words: Words) -> dict[str, str]:

@@ -48,7 +48,8 @@
 
   async function embed(chart) {
     const { place, name, data } = chart;
-    const spec = colored(sized(cbtrace.arrived.get("charts")[name], place.clientWidth));
+    const whole = cbtrace.arrived.get("charts")[name];
+    const spec = colored(sized(chart.adapt ? chart.adapt(whole) : whole, place.clientWidth));
     spec.datasets = data();
     // Vega names what it draws into; the place keeps the name that says what the chart shows.
     if (!chart.inside || !place.contains(chart.inside)) {
@@ -86,9 +87,10 @@
     await idle();
   }
 
-  // Draws chart `name` into `place`. `data()` gives its datasets, `ready(view)` is called after each drawing.
-  function draw(place, name, data, ready) {
-    const chart = { place, name, data, ready, view: null, width: 0, begun: false };
+  // Draws chart `name` into `place`. `data()` gives its datasets, `ready(view)` is called after each drawing, and
+  // `adapt(spec)` may leave parts out.
+  function draw(place, name, data, ready, adapt) {
+    const chart = { place, name, data, ready, adapt, view: null, width: 0, begun: false };
     drawn.add(chart);
     last = last.then(() => begin(chart)).catch((error) => console.error(error));
     return chart;

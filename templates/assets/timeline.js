@@ -50,6 +50,7 @@
         active_min: columns.active_min[i],
         duration_max: columns.duration_max_us[i] / 1e3,
         duration_mean: columns.duration_sum_us[i] / steps / 1e3,
+        gpu_share: columns.gpu_sum_us[i] < 0 ? null : Math.min(1, columns.gpu_sum_us[i] / Math.max(1, columns.duration_sum_us[i])),
       });
       const next = i + 1 < count ? columns.start_us[i + 1] : Infinity;
       if (next - columns.end_us[i] > pause) made.push(idle(columns.end_us[i] / 1e6));
@@ -60,7 +61,7 @@
   function idle(t) {
     return { t, zero: 0, prefill_top: 0, decode_top: 0, recompute_top: 0, wasted_top: 0, tokens_max: 0, 
       used: null, used_and_cached: null, used_min: null, waiting_max: null, waiting_min: null,
-      active_max: null, active_min: null, duration_max: null, duration_mean: null };
+      active_max: null, active_min: null, duration_max: null, duration_mean: null, gpu_share: 0 };
   }
 
   // The index of the last entry that is not after `value`, at least 0.
@@ -155,6 +156,21 @@
       capacity_opacity: known(capacity),
       margin_from: margin ?? kv,
     }];
+  }
+
+  const memorySeries = Object.keys(data.memory).filter((name) => name !== "time_us");
+
+  function memoryRows() {
+    return memorySeries.flatMap((series) =>
+      data.memory[series].map((bytes, i) => ({ t: data.memory.time_us[i] / 1e6, series, bytes })).filter((row) => row.bytes >= 0));
+  }
+
+  // Without the panels that have nothing to show in this run.
+  function adapted(spec) {
+    const absent = new Set();
+    if (!data.rows.gpu_sum_us.some((time) => time >= 0)) absent.add("gpu_panel");
+    if (!memorySeries.length) absent.add("memory_panel");
+    return { ...spec, vconcat: spec.vconcat.filter((view) => !absent.has(view.name)) };
   }
 
   function markRows() {
@@ -318,8 +334,9 @@
   cbtrace.draw(
     place,
     "timeline",
-    () => ({ overview: rows(whole), steps: rows(shown), window: [{ from: window_[0], to: window_[1] }], limits: limits(), marks: markRows() }),
+    () => ({ overview: rows(whole), steps: rows(shown), window: [{ from: window_[0], to: window_[1] }], limits: limits(), memory: memoryRows(), marks: markRows() }),
     ready,
+    adapted,
   );
   tell();
   fromLink();
