@@ -22,7 +22,7 @@ def lanes_spec(words: Words) -> Any:
     window = [alt.param(name=name, value=value) for name, value in (("window_from", 0), ("window_to", 1))]
     colors = alt.Scale(domain=list(palette.STATE_COLORS), range=list(palette.STATE_COLORS.values()))
     scale = alt.Scale(domainMin=alt.expr("window_from"), domainMax=alt.expr("window_to"), nice=False, zero=False)
-    lane = alt.Axis(title=None, labelLimit=64, minExtent=64, maxExtent=64, grid=True, tickSize=0)
+    lane = alt.Axis(title=words("chart.lanes"), labelLimit=64, minExtent=64, maxExtent=64, grid=True, tickSize=0)
     return (
         alt.Chart(alt.NamedData("spans"), width=WIDTH, height=alt.Step(15))
         .mark_bar(clip=True, height={"band": 0.72})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from cbtrace.site import formats
 from cbtrace.site.analysis.evidence import Evidence
 from cbtrace.site.analysis.kv import KvBudget
@@ -105,14 +107,19 @@ def kv_section(trace: Trace, kv: KvBudget | None, words: Words) -> KvSection:
     used = None if kv.peak_used_bytes is None else kv.peak_used_bytes / kv.capacity_bytes
     title = words("kv.title", tokens=formats.number(kv.capacity_tokens), share=formats.percent(used))
     engine = trace.engines[-1]
-    return KvSection(title, kv.unit_name, rows, _groups(engine, words), _slack(trace, engine, words))
+    return KvSection(title, kv.unit_name, rows, _groups(trace, engine, words), _slack(trace, engine, words))
 
 
-def _groups(engine: Engine, words: Words) -> list[str]:
-    if len(engine.kv.groups) < 2:
+def _groups(trace: Trace, engine: Engine, words: Words) -> list[str]:
+    """A hybrid model's groups of layers, with the fewest free blocks of each in any step."""
+    groups = engine.kv.groups
+    if len(groups) < 2:
         return []
-    return [
-        words(
+    counts = [rows for rows in trace.kv_groups().values() if len(rows) == len(groups)]
+    least = np.stack(counts)[:, :, 0].min(axis=0).tolist() if counts else []
+    told = []
+    for place, group in enumerate(groups):
+        text = words(
             f"kv.group.{'window' if group.window >= 0 else 'full'}",
             name=group.name,
             layers=group.layers,
@@ -120,8 +127,8 @@ def _groups(engine: Engine, words: Words) -> list[str]:
             tokens=group.tokens_per_block,
             window=group.window,
         )
-        for group in engine.kv.groups
-    ]
+        told.append(f"{text} {words('kv.group.free', free=formats.number(least[place]))}" if least else text)
+    return told
 
 
 def _slack(trace: Trace, engine: Engine, words: Words) -> str:
