@@ -245,13 +245,10 @@ def test_burstgpt_is_replayed_without_requests_that_got_no_answer(tmp_path: Path
 @pytest.mark.parametrize("scale", [1.0, 1 / 16])
 def test_mooncake_blocks_are_equal_where_their_ids_are(tmp_path: Path, scale: float) -> None:
     (tmp_path / "mooncake.jsonl").write_text(MOONCAKE)
-    first, second, third, fourth = built(
-        ReplaySpec(file="mooncake.jsonl", length_scale=scale), folder=tmp_path
-    ).requests
+    requests = built(ReplaySpec(file="mooncake.jsonl", length_scale=scale), folder=tmp_path).requests
+    first, second, third, fourth = requests
     block = round(512 * scale)
-    assert [len(r.prompt) for r in (first, second, third, fourth)] == [
-        round(n * scale) for n in (1200, 1400, 600, 1024)
-    ]
+    assert [len(request.prompt) for request in requests] == [round(n * scale) for n in (1200, 1400, 600, 1024)]
     assert first.prompt[: 2 * block] == second.prompt[: 2 * block]
     assert first.prompt[2 * block :] != second.prompt[2 * block : len(first.prompt)]
     assert fourth.prompt[block : 2 * block] == first.prompt[block : 2 * block]
