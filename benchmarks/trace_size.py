@@ -42,7 +42,7 @@ from cbtrace.traces.stepcode import pack_chunks, pack_slots, pack_times
 
 STEP_NS = 11_000_000
 START_NS = 3 * 3600 * 10**9
-ROSTER_EVERY = 256
+ROSTER_EVERY = 512
 
 
 @dataclass

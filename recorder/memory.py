@@ -48,12 +48,15 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from cbtrace.traces.schema import Memory
 
 _Reading = dict[str, int]
 """Some of :class:`Memory`'s fields."""
 
 DEFAULT_PERIOD_NS = 100_000_000
+_SILENT_PERIODS = 10
 
 
 class MemoryProbe:
@@ -77,6 +80,8 @@ class MemoryProbe:
         self.reasons: list[str] = []
         self._clock = clock
         self._period_ns = period_ns
+        self._last: Memory | None = None
+        """The newest sample that was given out, unless a mark came after it."""
         self._reset: Callable[[], object] | None = None
         self._running_peaks: _Reading = {}
         self._sources: dict[str, Callable[[], _Reading]] = {}
@@ -88,13 +93,23 @@ class MemoryProbe:
             self._running_peaks = _peaks(self._read())
 
     def sample(self, now_ns: int) -> Memory | None:
-        """A sample if one is due at ``now_ns``, else ``None``."""
+        """A sample if one is due at ``now_ns`` and says anything new, else ``None``.
+
+        One that reads as the last one did is left out, for ten periods at most: nothing changed meanwhile, and no
+        peak was higher.
+        """
         if now_ns < self.next_ns:
             return None
-        return self._take("", now_ns)
+        sample, last = self._take("", now_ns), self._last
+        silent = last is not None and now_ns - last.t_ns < _SILENT_PERIODS * self._period_ns
+        if silent and last is not None and sample == replace(last, t_ns=now_ns):
+            return None
+        self._last = sample
+        return sample
 
     def mark(self, name: str) -> Memory | None:
         """A budget mark, now. ``None`` when nothing at all can be read."""
+        self._last = None
         return self._take(name, self._clock())
 
     def _take(self, mark: str, now_ns: int) -> Memory | None:

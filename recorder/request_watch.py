@@ -27,7 +27,7 @@ from cbtrace.traces.schema import (
 
 _CHILD = "__child#"
 """What the engine puts between a parent's id and a fork's number."""
-_ROSTER_EVERY = 256
+_ROSTER_EVERY = 512
 
 
 class RequestWatch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import cbtrace.recorder.memory as memory_module
@@ -77,14 +78,28 @@ def test_on_a_cpu_the_process_is_measured_and_nothing_else():
     del ballast
 
 
-def test_a_sample_is_taken_when_it_is_due_and_after_a_mark_later():
-    probe = MemoryProbe("cpu", clock, period_ns=100)
+def test_a_sample_is_taken_when_it_is_due_and_after_a_mark_later(cuda: FakeAllocator):
+    probe = MemoryProbe("cuda", clock, period_ns=100)
     assert every(probe, 1_000).t_ns == 1_000
+    cuda.change(50)
     assert probe.sample(1_099) is None
     assert every(probe, 1_100).mark == ""
     assert probe.next_ns == 1_200
     probe.mark("warmed_up")
     assert probe.next_ns == 107
+
+
+def test_a_sample_that_says_nothing_new_is_left_out_for_a_while(cuda: FakeAllocator, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(psutil.Process, "memory_info", lambda _self: SimpleNamespace(rss=MIB))
+    probe = MemoryProbe("cuda", clock, period_ns=100)
+    assert [now for now in range(0, 2_500, 100) if probe.sample(now)] == [0, 1_000, 2_000]
+    cuda.change(50)
+    cuda.change(0)
+    transient = every(probe, 2_500)
+    assert (transient.allocated, transient.peak_allocated) == (0, 50)
+    assert every(probe, 2_600).peak_allocated == 0  # the transient is over, which is new
+    probe.mark("warmed_up")
+    assert every(probe, 2_700).mark == ""
 
 
 def test_a_transient_between_two_samples_is_in_the_next_one_and_in_no_other(cuda: FakeAllocator):

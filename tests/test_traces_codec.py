@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cbtrace.traces.codec import decode, encode
+from cbtrace.traces.codec import PACKED_SIZE, decode, encode
 from cbtrace.traces.frames import seal
 from cbtrace.traces.schema import Step, StepDetail
-from cbtrace.traces.stepcode import pack_slots, pack_times
+from cbtrace.traces.stepcode import pack_chunks, pack_slots, pack_times
 
 
 def near(*bits: int) -> st.SearchStrategy[int]:
@@ -31,7 +31,7 @@ steps = st.builds(
         st.binary(max_size=50),
     ),
     gpu_ns=near(32),
-    decode=st.binary(max_size=20),
+    decode=st.one_of(st.binary(max_size=20), st.integers(0, 2100).map(lambda count: pack_slots(range(count)))),
     kv_free=near(16),
     kv_cached=near(16),
     waiting=near(13),
@@ -39,7 +39,12 @@ steps = st.builds(
     stop=near(3),
     flags=near(5),
     graph=near(8),
-    detail=st.one_of(st.none(), st.builds(StepDetail, chunks=st.binary(max_size=5))),
+    detail=st.one_of(
+        st.none(),
+        st.builds(StepDetail, chunks=st.binary(max_size=5)),
+        st.builds(StepDetail, st.binary(min_size=1, max_size=30), st.one_of(st.none(), st.binary(max_size=5))),
+        st.builds(StepDetail, st.binary(min_size=1, max_size=30), attempts=st.integers(1, 3)),
+    ),
 )
 
 
@@ -54,8 +59,35 @@ def plain(width: int, requests: int = 64) -> Step:
 
 
 def test_a_step_in_which_nothing_changes_is_small() -> None:
-    assert len(seal(encode(plain(3)))) == 54
-    assert len(seal(encode(plain(4)))) == 59
+    assert len(seal(encode(plain(3)))) == 46
+    assert len(seal(encode(plain(4)))) == 51
+
+
+def test_only_distances_that_need_it_are_wide() -> None:
+    step = plain(3)
+    step.times = pack_times(10**9, 10**9 + 5, 10**9 + 9, 10**9 + 50_000_000, 10**9 + 50_000_001, 10**9 + 50_000_002)
+    assert len(seal(encode(step))) == 47
+    assert decode(encode(step)) == step
+
+
+def test_a_slot_that_is_left_out_and_a_new_request_cost_what_they_say() -> None:
+    step = plain(3)
+    step.decode = pack_slots(slot for slot in range(64) if slot != 20)
+    assert len(seal(encode(step))) == 46 + 8
+    step.detail = StepDetail(chunks=pack_chunks([(70_000, 200, 0, 1)]))
+    assert len(seal(encode(step))) == 46 + 8 + 1 + 13
+    assert decode(encode(step)) == step
+
+
+@given(st.binary(min_size=1, max_size=120))
+def test_no_payload_of_a_packed_form_is_more_than_refused(payload: bytes) -> None:
+    packed = bytes([payload[0] & 0x7F]) + payload[1:]
+    try:
+        step = decode(packed)
+    except msgspec.DecodeError:
+        assert len(packed) < PACKED_SIZE[packed[0]]
+    else:
+        assert isinstance(step, Step) and len(step.decode) <= 256
 
 
 @pytest.mark.parametrize("size", range(40))

@@ -95,9 +95,9 @@ def test_garbage_between_frames_costs_none_of_them(parts: list[bytes], garbage: 
 @pytest.mark.parametrize("claim", [b"\xff\xff\xff\x07", b"\x80\x80\x80\x08", b"\x7f", b"\x00", b""])
 def test_a_file_full_of_false_starts_is_given_up_in_time(claim: bytes) -> None:
     hostile = (MARKER + claim) * (3_000_000 // (2 + len(claim)))
-    start = time.perf_counter()
+    start = time.process_time()
     whole, damage = scan(seal(b"first") + hostile)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
     assert whole == [b"first"]
     assert damage[-1].end == PREAMBLE_BYTES + len(seal(b"first")) + len(hostile)
 

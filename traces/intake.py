@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from .codec import PACKED_SIZE
+from .codec import CHUNKS, PACKED_SIZE
 from .schema import (
     Admit,
     Clock,
@@ -127,7 +127,7 @@ class Intake:
     def take_packed(self, form: int, payload: bytes) -> None:
         """Store one packed step; see :data:`~cbtrace.traces.codec.PACKED_SIZE`."""
         self.frames += 1
-        if len(payload) > PACKED_SIZE[form] + _MOST_BITS:
+        if form < CHUNKS and len(payload) > PACKED_SIZE[form] + _MOST_BITS:
             self.impossible += 1
             return
         self._steps.add_packed(form, payload)

@@ -279,7 +279,7 @@ def _read(path: Path, file: BinaryIO | ZstdFile, scanner: FrameScanner, version:
             intake.breach()
             continue
         payload = found[1]
-        form = payload[0] if payload and packed else 0
+        form = payload[0] if payload and packed else -1
         if form in PACKED_SIZE and len(payload) >= PACKED_SIZE[form]:
             intake.take_packed(form, payload)
             continue

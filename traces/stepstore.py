@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .codec import PACKED_SIZE, unpack_steps
+from .codec import unpack_rest, unpack_steps
 from .columns import Ints
 from .schema import CHUNK_FIELDS, Step, StepDetail
 from .stepcode import CHUNK_DTYPE, INSTANTS, ORDINAL_DTYPE, unpack_times
@@ -84,8 +85,8 @@ class StepStore:
     def _start_chunk(self) -> None:
         self._decode: list[bytes] = []
         self._plain: list[tuple[int, Step]] = []
-        self._packed: dict[int, list[bytes]] = {form: [] for form in PACKED_SIZE}
-        self._places: dict[int, list[int]] = {form: [] for form in PACKED_SIZE}
+        self._packed: dict[int, list[bytes]] = defaultdict(list)
+        self._places: dict[int, list[int]] = defaultdict(list)
 
     def add(self, step: Step) -> None:
         """Take a step."""
@@ -99,7 +100,10 @@ class StepStore:
         """Take a packed step of a form in :data:`~cbtrace.traces.codec.PACKED_SIZE`."""
         self._places[form].append(len(self._decode))
         self._packed[form].append(payload)
-        self._decode.append(payload[PACKED_SIZE[form] :])
+        bits, chunks = unpack_rest(payload)
+        if chunks:
+            self._details.append((self._count, StepDetail(chunks)))
+        self._decode.append(bits)
         self._added()
 
     def _added(self) -> None:
@@ -116,10 +120,9 @@ class StepStore:
             numbers[at] = [_row(step) for _, step in self._plain]
             instants[at] = unpack_times([step.times for _, step in self._plain])
         for form, payloads in self._packed.items():
-            if payloads:
-                at = self._places[form]
-                numbers[at, :-1], instants[at] = unpack_steps(form, payloads)
-                numbers[at, -1] = 1  # attempts: a step with more has details
+            at = self._places[form]
+            numbers[at, :-1], instants[at] = unpack_steps(form, payloads)
+            numbers[at, -1] = 1  # attempts: a step with more has details
         self._numbers.append(numbers)
         self._instants.append(instants)
         self._lengths.append(np.fromiter(map(len, self._decode), dtype=np.int64, count=size))
