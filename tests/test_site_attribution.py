@@ -294,6 +294,19 @@ def test_sums_of_an_eventful_run(tmp_path: Path) -> None:
     check_sums(eventful(tmp_path / "run.cbt").close())
 
 
+TESTS = Path(__file__).parent
+RECORDED = sorted([*TESTS.glob("fixtures/*.cbt"), *TESTS.parent.glob("traces/samples/*.cbt")])
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+def test_sums_of_real_recordings_of_every_kind(path: Path) -> None:
+    trace = open_trace(path)
+    check_sums(trace)
+    cuts = attribute(trace)
+    for part in (cuts.ttft, cuts.gaps):
+        assert part.pieces[:, COLUMN["unattributed"]].sum() <= 0.02 * part.total_ns.sum()
+
+
 MOVES = st.lists(
     st.tuples(st.sampled_from(["submit", "step", "reset", "offload", "pause", "capture", "finish"]), st.integers(0, 9)),
     max_size=60,

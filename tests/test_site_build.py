@@ -249,3 +249,11 @@ def test_a_rebuild_drops_runs_that_are_gone(traces: list[Path], tmp_path: Path) 
     assert [path.name for path in (tmp_path / "site" / "runs").iterdir()] == [
         Path(run.page).parent.name for run in first.runs[:1]
     ]
+
+
+def test_the_shipped_samples_make_a_site(tmp_path: Path) -> None:
+    samples = sorted((Path(__file__).parents[1] / "traces" / "samples").glob("*.cbt"))
+    assert samples
+    report = build_site(samples, tmp_path / "site")
+    assert all(run.complete and run.summary.requests.failed == 0 for run in report.runs)
+    assert all("Findings" in (report.out / run.page).read_text() for run in report.runs)

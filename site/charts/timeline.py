@@ -23,11 +23,11 @@ def timeline_spec(words: Words) -> Any:
     """The Vega-Lite specification, valid for every run.
 
     The parameters ``window_from`` and ``window_to`` (seconds) are the window that all panels but the first show, and
-    ``kv_ticks`` the amounts of KV, in bytes, that get a label. ``extremes`` is the opacity of the lines that only tell
+    ``kv_ticks`` and ``memory_ticks`` the amounts, in bytes, that get a label. ``extremes`` is the opacity of the lines that only tell
     something when a point stands for several steps.
     """
     # Panels that have no data in a run are taken out by their names.
-    values = {"window_from": 0, "window_to": 1, "kv_ticks": [0], "extremes": 1}
+    values = {"window_from": 0, "window_to": 1, "kv_ticks": [0], "memory_ticks": [0], "extremes": 1}
     window = [alt.param(name=name, value=value) for name, value in values.items()]
     scale = alt.Scale(domainMin=alt.expr("window_from"), domainMax=alt.expr("window_to"), nice=False, zero=False)
     x = alt.X("t:Q", scale=scale, axis=seconds(None))
@@ -153,12 +153,12 @@ def _durations(x: alt.X, words: Words) -> Any:
 
 def _gpu(x: alt.X, words: Words) -> Any:
     axis = amount(words("chart.gpu"), ticks=2, label_expr="format(datum.value, '.0%')")
-    share = _area(x, "gpu_share", "zero", palette.DECODE, axis)
+    share = _area(x, "gpu_share", "zero", palette.GPU, axis)
     return share.properties(width=WIDTH, height=44, name="gpu_panel")
 
 
 def _memory(x: alt.X, words: Words) -> Any:
-    axis = amount(words("chart.memory"), ticks=3, label_expr=BYTES_LABEL)
+    axis = amount(words("chart.memory"), label_expr=BYTES_LABEL, values=alt.expr("memory_ticks"))
     names, colors, dashes = ([series[i] for series in palette.MEMORY_SERIES] for i in range(3))
     return (
         alt.Chart(alt.NamedData("memory"))

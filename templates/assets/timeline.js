@@ -16,6 +16,7 @@
   const last = Math.max(first + 1e-6, data.rows.end_us[data.rows.end_us.length - 1] / 1e6);
   const meanStep = data.rows.duration_sum_us.reduce((a, b) => a + b, 0) / data.steps;
   const pause = Math.max(5 * meanStep, 20_000); // µs without a batch that are shown as such
+  const memorySeries = Object.keys(data.memory).filter((name) => name !== "time_us");
   let shown = whole; // the columns that the panels show
   let window_ = [first, last];
   let view = null;
@@ -130,18 +131,25 @@
     cbtrace.window = window_;
     dispatchEvent(new Event("cbtrace:window"));
     if (!view) return;
-    view.signal("window_from", window_[0]).signal("window_to", window_[1]).signal("kv_ticks", kvTicks()).signal("extremes", shown.bucket > 1 ? 1 : 0);
+    view.signal("window_from", window_[0]).signal("window_to", window_[1]).signal("kv_ticks", kvTicks()).signal("memory_ticks", memoryTicks()).signal("extremes", shown.bucket > 1 ? 1 : 0);
     view.data("steps", rows(shown)).data("window", [{ from: window_[0], to: window_[1] }]);
     const wanted = window_.join();
     view.runAsync().then(() => place.setAttribute("data-shown-window", wanted));
   }
 
-  // About four round amounts of bytes up to the capacity: powers of two, or three times one.
-  function kvTicks() {
-    const most = data.limits.capacity || Math.max(1, ...data.rows.used_peak);
+  // About four round amounts of bytes up to the largest: powers of two, or three times one.
+  function ticks(most) {
     let step = 2 ** Math.max(0, Math.floor(Math.log2(most / 4)));
     if (most / step > 6) step *= 1.5;
     return Array.from({ length: Math.floor(most / step) + 1 }, (_, i) => i * step);
+  }
+
+  function kvTicks() {
+    return ticks(data.limits.capacity || Math.max(1, ...data.rows.used_peak));
+  }
+
+  function memoryTicks() {
+    return ticks(Math.max(1, ...memorySeries.flatMap((name) => data.memory[name])));
   }
 
   function limits() {
@@ -157,8 +165,6 @@
       margin_from: margin ?? kv,
     }];
   }
-
-  const memorySeries = Object.keys(data.memory).filter((name) => name !== "time_us");
 
   function memoryRows() {
     return memorySeries.flatMap((series) =>
