@@ -94,7 +94,7 @@ def test_one_run_fails_and_the_rest_goes_on(tmp_path: Path) -> None:
     for run in (baseline, static):
         assert (run.status, run.failure, run.text) == ("done", None, "")
         trace = open_trace(tmp_path / "x" / run.trace)
-        assert trace.recovery.status == "complete"
+        assert trace.recovery.status == "clean"
         assert trace.header.tags["experiment"] == "trial" and trace.header.tags["variant"] == run.variant
     assert baseline.correctness is not None and baseline.correctness.reference == static.id
     assert baseline.correctness.equal == baseline.correctness.same_termination == 10
@@ -148,7 +148,7 @@ def test_a_run_that_is_asked_to_end_is_cancelled_and_closes_its_trace(tmp_path: 
     experiment = run_plan(plan(arrivals=SLOWLY), tmp_path / "x", signal_worker_of("baseline", signal.SIGTERM))
     run = of(experiment, "baseline")
     assert (run.status, run.failure) == ("failed", "cancelled")
-    assert open_trace(tmp_path / "x" / run.trace).recovery.status == "complete"
+    assert open_trace(tmp_path / "x" / run.trace).recovery.status == "clean"
 
 
 def test_after_kill_9_of_the_runner_only_the_unfinished_run_is_repeated(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_after_kill_9_of_the_runner_only_the_unfinished_run_is_repeated(tmp_path
     whole = read_experiment(tmp_path / "x")
     assert whole is not None and whole.runs[0] == first and whole.runs[1].status == "done"
     assert (tmp_path / "x" / first.trace).stat().st_mtime_ns == stamp
-    assert open_trace(tmp_path / "x" / whole.runs[1].trace).recovery.status == "complete"
+    assert open_trace(tmp_path / "x" / whole.runs[1].trace).recovery.status == "clean"
 
 
 def second_worker(runner: subprocess.Popen[bytes], folder: Path) -> psutil.Process:
@@ -206,7 +206,7 @@ def test_ctrl_c_leaves_everything_readable(tmp_path: Path) -> None:
     assert "Interrupted" in out
     experiment = read_experiment(tmp_path / "x")
     assert experiment is not None and [run.status for run in experiment.runs] == ["done", "running"]
-    assert open_trace(tmp_path / "x" / experiment.runs[1].trace).recovery.status == "complete"
+    assert open_trace(tmp_path / "x" / experiment.runs[1].trace).recovery.status == "clean"
 
 
 def test_one_experiment_is_one_plan_under_one_set_of_conditions(tmp_path: Path) -> None:
