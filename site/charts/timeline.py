@@ -23,8 +23,8 @@ def timeline_spec(words: Words) -> Any:
     """The Vega-Lite specification, valid for every run.
 
     The parameters ``window_from`` and ``window_to`` (seconds) are the window that all panels but the first show, and
-    ``kv_ticks`` and ``memory_ticks`` the amounts, in bytes, that get a label. ``extremes`` is the opacity of the lines that only tell
-    something when a point stands for several steps.
+    ``kv_ticks`` and ``memory_ticks`` the amounts, in bytes, that get a label. ``extremes`` is the opacity of the lines
+    that only tell something when a point stands for several steps.
     """
     # Panels that have no data in a run are taken out by their names.
     values = {"window_from": 0, "window_to": 1, "kv_ticks": [0], "memory_ticks": [0], "extremes": 1}
