@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -20,8 +21,6 @@ from cbtrace.traces import open_trace
 from cbtrace.traces.errors import CbtraceError
 from cbtrace.traces.experiment import Experiment, RunEntry, read_experiment, write_experiment
 from conftest import COMMAND
-
-pytestmark = pytest.mark.engine
 
 HEAD = """
 name = "trial"
@@ -79,6 +78,7 @@ def signal_worker_of(name: str, number: int) -> Callable[[Progress], None]:
     return on_progress
 
 
+@pytest.mark.engine
 def test_one_run_fails_and_the_rest_goes_on(tmp_path: Path) -> None:
     text = plan(
         STATIC,
@@ -231,6 +231,22 @@ def test_one_experiment_is_one_plan_under_one_set_of_conditions(tmp_path: Path) 
 
     mixed = Runner(parse_plan(plan(repeats=2), tmp_path), tmp_path, copy, mix=True).run()
     assert mixed.mixed and mixed.runs[1].status == "done"
+
+
+def test_a_run_whose_recording_stopped_is_not_done(tmp_path: Path) -> None:
+    """Its process cannot write past a size, as on a full disk: generation goes on, and the trace lacks most of it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(progress: Progress) -> None:
+        if progress.report is not None and progress.report.phase == "engine creation":
+            [worker] = psutil.Process().children()
+            worker.rlimit(psutil.RLIMIT_FSIZE, (4096, hard))
+
+    run = of(run_plan(plan(arrivals=SLOWLY), tmp_path / "x", limit), "baseline")
+    assert (run.status, run.failure, run.phase) == ("failed", "error", "recording")
+    assert "its recording stopped: io_error" in run.text
+    assert run.correctness is not None and run.correctness.complete < 10
+    assert resource.getrlimit(resource.RLIMIT_FSIZE) == (soft, hard)
 
 
 def test_two_runners_do_not_share_a_folder(tmp_path: Path) -> None:

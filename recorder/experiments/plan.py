@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,11 +23,6 @@ from cbtrace.recorder.experiments.toml_lines import TomlLines
 from cbtrace.recorder.experiments.workload import WorkloadSpec, check_workload
 from cbtrace.traces.errors import declare
 from cbtrace.traces.schema import Severity
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 BASELINE = "baseline"
 DEFAULT_WORKLOAD = "default"
@@ -141,7 +135,7 @@ def read_plan(path: Path) -> Plan:
     except SpecError as error:
         line = TomlLines(text).line_of(error.at)
         raise SpecError(f"{path}, line {line}: {error}", at=error.at, slug=error.slug) from error
-    except tomllib.TOMLDecodeError as error:
+    except msgspec.DecodeError as error:
         raise SpecError(f"{path}{_syntax(str(error), text)}: correct the TOML.", slug="plan-invalid") from error
 
 
@@ -150,11 +144,11 @@ def parse_plan(text: str, folder: Path) -> Plan:
 
     Raises:
         SpecError: something in it is wrong; ``at`` says where.
-        tomllib.TOMLDecodeError: it is no TOML.
+        msgspec.DecodeError: it is no TOML.
     """
-    raw = tomllib.loads(text)
+    raw = msgspec.toml.decode(text.encode())
     workloads = raw.pop("workloads", {})
-    plan = _convert(raw, Plan, ())
+    plan: Plan = _convert(raw, Plan, ())
     if not isinstance(workloads, dict):
         raise SpecError("workloads must be tables such as [workloads.chat].", at=("workloads",))
     named = {name: _convert(spec, WorkloadSpec, ("workloads", name)) for name, spec in workloads.items()}

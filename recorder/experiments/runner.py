@@ -246,6 +246,8 @@ class Runner:
             experiment.conditions = ending.conditions
         experiment.mixed = experiment.mixed or self._mix
         trace = _readable(self.folder / run.trace)
+        if ending.done and (stopped := _recording_stopped(trace)):
+            run.status, run.failure, run.phase, run.text = "failed", "error", "recording", stopped
         if trace is None:
             run.trace = ""
             return
@@ -342,6 +344,14 @@ def _readable(path: Path) -> Trace | None:
         return open_trace(path)
     except CbtraceError:
         return None
+
+
+def _recording_stopped(trace: Trace | None) -> str:
+    """Why the trace of a run that went well does not hold all of it; empty when it does."""
+    footer = trace.footer if trace is not None else None
+    if footer is None:
+        return "The run went well, and its trace has no end."
+    return "" if footer.reason == "closed" else f"The run went well, and its recording stopped: {footer.reason}."
 
 
 def _phase_in(trace: Trace) -> str:

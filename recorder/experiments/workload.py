@@ -153,10 +153,7 @@ def _synthetic(spec: SyntheticSpec, seed: int, vocabulary: int, folder: Path) ->
     new_tokens = _lengths(spec.new_tokens, "new_tokens", count, seed, folder)
     instants = draw_instants(spec.arrivals, count, random_source(seed, "arrivals"))
     groups = assign_groups(spec.prefix, count, random_source(seed, "prefix"))
-    prefixes = [
-        random_tokens(spec.prefix.tokens, vocabulary, random_source(seed, "prefix", group))
-        for group in range(spec.prefix.groups if spec.prefix is not None else 0)
-    ]
+    prefixes = _prefixes(spec.prefix, seed, vocabulary)
     requests = []
     for number, (length, limit, at_ns, group) in enumerate(
         zip(prompt_tokens, new_tokens, instants, groups, strict=True)
@@ -165,6 +162,13 @@ def _synthetic(spec: SyntheticSpec, seed: int, vocabulary: int, folder: Path) ->
         own = random_tokens(length - len(shared), vocabulary, random_source(seed, "prompt", number))
         requests.append(PlannedRequest(_id(number), [*shared, *own], limit, at_ns, group, len(shared)))
     return requests
+
+
+def _prefixes(prefix: SharedPrefix | None, seed: int, vocabulary: int) -> list[list[int]]:
+    if prefix is None:
+        return []
+    sources = [random_source(seed, "prefix", group) for group in range(prefix.groups)]
+    return [random_tokens(prefix.tokens, vocabulary, source) for source in sources]
 
 
 def _lengths(lengths: Lengths, name: str, count: int, seed: int, folder: Path) -> list[int]:
