@@ -16,7 +16,7 @@ from cbtrace.site.words import Words
 from cbtrace.traces.reader import Trace
 from cbtrace.traces.schema import AdmissionStop, Engine
 
-POINTS = 500
+POINTS = 400
 """Most points of a panel over the whole run; a zoomed window has between half as many and as many."""
 ROWS_A_FILE = 2048
 MARKS_A_KIND = 200

@@ -6,7 +6,7 @@
   const data = cbtrace.arrived.get(document.body.dataset.key);
   if (!place || !data || !data.rows.start_us.length) return;
 
-  const DRAWN = 500; // points that a window is drawn with at most
+  const DRAWN = 400; // points that a window is drawn with at most
   const PATIENCE = 60; // ms until a window is shown with the points at hand, while finer ones are loaded
   const words = data.words;
   const readout = document.querySelector("[data-readout]");
