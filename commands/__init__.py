@@ -9,13 +9,16 @@ from typing import Annotated
 import typer
 
 from cbtrace.commands.build import build
+from cbtrace.commands.check import check
 from cbtrace.commands.demo import demo
 from cbtrace.commands.doctor import doctor
+from cbtrace.commands.export import export
 from cbtrace.commands.info import info
 from cbtrace.commands.plan import plan
 from cbtrace.commands.record import record
 from cbtrace.commands.run import run as run_experiment
 from cbtrace.commands.serve import serve
+from cbtrace.commands.upgrade import upgrade
 from cbtrace.commands.workload import workload
 
 # Typer's name for "the command line is wrong" moved between its releases; its public subclass did not.
@@ -32,6 +35,9 @@ app = typer.Typer(
 # What follows the program's name belongs to the program, options included.
 app.command(context_settings={"allow_interspersed_args": False})(record)
 app.command()(info)
+app.command()(check)
+app.command()(export)
+app.command()(upgrade)
 app.command()(build)
 app.command()(serve)
 app.command()(demo)
@@ -76,7 +82,8 @@ def run() -> int:
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except _CommandLineError as error:
-        return _say(str(getattr(error, "format_message", error.__str__)()), "usage", 2)
+        lines = str(getattr(error, "format_message", error.__str__)())
+        return _say(" ".join(lines.split()), "usage", 2)
     except Exception as error:
         from cbtrace.traces.errors import CbtraceError
 

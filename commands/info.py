@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cbtrace.commands.plain_text import plain
+
 if TYPE_CHECKING:
     from cbtrace.site.analysis.distribution import Distribution
     from cbtrace.site.analysis.summary import RunSummary
@@ -51,18 +53,34 @@ def _lines(summary: RunSummary) -> Iterator[str]:
     yield ""
     yield from _counts(summary)
     yield ""
-    yield f"{'trace':<14}{summary.recovery.status}"
-    for message in summary.recovery.messages:
-        yield f"{'':<14}{message}"
+    yield from _recovery(summary)
 
 
 def _what(summary: RunSummary) -> Iterator[str]:
     from cbtrace.site.formats import instant
 
-    yield f"{'run':<14}{_plain(summary.name) or '(no name)'}"
+    yield f"{'run':<14}{plain(summary.name) or '(no name)'}"
     if summary.tags:
-        yield f"{'tags':<14}" + ", ".join(f"{_plain(key)}={_plain(value)}" for key, value in summary.tags.items())
+        yield f"{'tags':<14}" + ", ".join(f"{plain(key)}={plain(value)}" for key, value in summary.tags.items())
     yield f"{'recorded':<14}{instant(summary.recorded_ns)}"
+
+
+def _recovery(summary: RunSummary) -> Iterator[str]:
+    """What was read of the trace, and what was not."""
+    from cbtrace.site.formats import number
+
+    report = summary.recovery
+    yield (
+        f"{'trace':<14}{report.status}: {number(report.frames_read)} frames read, {number(report.bytes_dropped)} of "
+        f"{number(report.bytes_total)} bytes dropped"
+    )
+    if report.steps_missing or report.steps_overwritten or report.admissions_lost:
+        yield (
+            f"{'':<14}{number(report.steps_missing)} steps missing, {number(report.steps_overwritten)} overwritten, "
+            f"{number(report.admissions_lost)} admissions lost"
+        )
+    for message in report.messages:
+        yield f"{'':<14}{plain(message)}"
 
 
 def _row(label: str, distribution: Distribution) -> str:
@@ -74,21 +92,30 @@ def _row(label: str, distribution: Distribution) -> str:
 
 
 def _counts(summary: RunSummary) -> Iterator[str]:
-    from cbtrace.site.formats import number, seconds, size
+    from cbtrace.site.formats import number, percent, seconds, size
 
     ended = summary.requests
     yield (
         f"{'requests':<14}{ended.finished} finished, {ended.failed} failed, {ended.cancelled} cancelled, "
         f"{ended.running} unfinished"
     )
+    yield (
+        f"{'':<14}{ended.empty} without a token, {ended.soft_reset} soft reset, {ended.forked} forked, "
+        f"{ended.submit_unseen} submitted before the recording"
+    )
     yield f"{'steps':<14}{number(summary.steps)} in {seconds(summary.window_s)} s"
+    yield (
+        f"{'GPU':<14}busy {percent(summary.gpu_busy)}, {number(summary.gpu_timed_steps)} steps timed, "
+        f"{summary.graph_captures} graphs captured"
+    )
     yield (
         f"{'tokens':<14}{number(summary.generated_tokens)} generated ({number(summary.throughput_generated_tps)} "
         f"tokens/s), {number(summary.prompt_tokens_computed)} prompt tokens computed "
         f"({number(summary.throughput_prompt_tps)} tokens/s)"
     )
     yield (
-        f"{'':<14}{number(summary.prompt_tokens_prefix_hit)} found in the prefix cache, "
+        f"{'':<14}{number(summary.prompt_tokens_submitted)} prompt tokens submitted, "
+        f"{number(summary.prompt_tokens_prefix_hit)} found in the prefix cache, "
         f"{number(summary.prompt_tokens_recomputed)} recomputed, {number(summary.wasted_tokens)} wasted"
     )
     yield (
@@ -98,12 +125,12 @@ def _counts(summary: RunSummary) -> Iterator[str]:
         kv = summary.kv
         yield (
             f"{'KV cache':<14}{size(kv.capacity_bytes)} = {number(kv.capacity_units)} {kv.unit_name}s, "
-            f"{number(kv.capacity_tokens)} tokens; peak use {size(kv.peak_used_bytes)}"
+            f"{number(kv.capacity_tokens)} tokens; {size(kv.reserved_bytes)} more reserved"
+        )
+        yield (
+            f"{'':<14}used {size(kv.mean_used_bytes)} on average and {size(kv.peak_used_bytes)} at most, "
+            f"cached {size(kv.peak_cached_bytes)} at most, free {size(kv.min_free_bytes)} at least, "
+            f"safety margin {size(kv.margin_bytes)}"
         )
     if summary.peak_memory_bytes is not None:
         yield f"{'peak memory':<14}{size(summary.peak_memory_bytes)} ({summary.peak_memory_scope})"
-
-
-def _plain(text: str) -> str:
-    """Text from a trace, without characters that would steer the terminal."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)

@@ -86,8 +86,39 @@ def mistakes() -> list[tuple[str, list[str], int, str, str]]:
         ("existing text", ["record", "-o", "text.cbt", "--overwrite", *python], 1, "trace-exists", "not a trace"),
         ("output is a folder", ["record", "-o", "folder", *python], 2, "usage", "is a folder"),
         ("missing folder", ["record", "-o", "none/run.cbt", *python], 2, "no-folder", "none"),
+        ("size that is none", [*record, "--max-size", "5 parsecs", *python], 2, "bad-size", "'5 parsecs'"),
+        ("size too small", [*record, "--max-size", "5kB", *python], 2, "bad-size", "64 KiB"),
+        ("ring without a size", [*record, "--when-full", "ring", *python], 2, "no-size-limit", "--max-size"),
+        ("unknown rule", [*record, "--max-size", "1MB", "--when-full", "never", *python], 2, "usage", "never"),
+        ("nothing to check", ["check"], 2, "usage", "RUN.cbt"),
+        ("folder without traces to check", ["check", "folder"], 2, "no-traces", "folder"),
+        (
+            "missing file to export",
+            ["export", "none.cbt", "--to", "csv", "-o", "out"],
+            1,
+            "trace-not-found",
+            "none.cbt",
+        ),
+        ("text file to export", ["export", "text.cbt", "--to", "json", "-o", "out"], 1, "not-a-trace", "text.cbt"),
+        ("unknown format", ["export", "good.cbt", "--to", "xml", "-o", "out"], 2, "usage", "xml"),
+        ("no format", ["export", "good.cbt", "-o", "out"], 2, "usage", "--to"),
+        ("over the trace", export("json", "good.cbt", "--overwrite"), 2, "output-is-input", "good.cbt"),
+        ("existing file", export("perfetto", "text.cbt"), 1, "trace-exists", "text.cbt"),
+        ("existing summary", export("json", "text.cbt"), 1, "trace-exists", "text.cbt"),
+        ("tables in a file", export("csv", "text.cbt"), 1, "trace-exists", "not a folder"),
+        ("missing folder to export to", export("perfetto", "none/x.json"), 1, "file-unwritable", "none/x.json"),
+        ("a folder to export to", export("json", "folder", "--overwrite"), 1, "file-unwritable", "folder"),
+        ("newest already", ["upgrade", "good.cbt", "-o", "new.cbt"], 2, "upgrade-newest", "good.cbt"),
+        ("newer to upgrade", ["upgrade", "newer.cbt", "-o", "new.cbt"], 1, "trace-too-new", "version 999"),
+        ("existing upgrade", ["upgrade", "old.cbt", "-o", "good.cbt"], 1, "trace-exists", "good.cbt"),
+        ("upgrade to nowhere", ["upgrade", "old.cbt", "-o", "none/new.cbt"], 1, "file-unwritable", "none/new.cbt"),
+        ("upgrade of damage", ["upgrade", "damaged.cbt", "-o", "new.cbt"], 1, "upgrade-damaged", "damaged.cbt"),
         ("demo in a file", ["demo", "-o", "text.cbt"], 1, "output-unwritable", "text.cbt"),
     ]
+
+
+def export(to: str, output: str, *options: str) -> list[str]:
+    return ["export", "good.cbt", "--to", to, "-o", output, *options]
 
 
 def contents(folder: Path) -> dict[str, bytes | None]:
@@ -101,6 +132,9 @@ def material(tmp_path: Path) -> Path:
     (tmp_path / "empty.cbt").write_bytes(b"")
     (tmp_path / "text.cbt").write_text("a text\n" * 100)
     (tmp_path / "newer.cbt").write_bytes(preamble(999) + bytes(100))
+    old = (Path(__file__).parent / "fixtures" / "version-1-eventful.cbt").read_bytes()
+    (tmp_path / "old.cbt").write_bytes(old)
+    (tmp_path / "damaged.cbt").write_bytes(old[:400] + bytes(20) + old[420:])
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "notes.txt").write_text("mine")
     (tmp_path / "taken").mkdir()

@@ -199,7 +199,7 @@ def open_trace(path: str | os.PathLike[str]) -> Trace:
     """
     path = Path(path)
     try:
-        with _open(path) as file:
+        with open_bytes(path) as file:
             start = file.read(PREAMBLE_BYTES)
             version = _version(path, start, file)
             damaged = read_preamble(start) is None
@@ -211,8 +211,13 @@ def open_trace(path: str | os.PathLike[str]) -> Trace:
         raise TraceError(f"{path.name} cannot be read to its end ({error.strerror}): copy it and try again.") from error
 
 
-def _open(path: Path) -> BinaryIO | ZstdFile:
-    """The file, decompressed if it is compressed, whatever its name is."""
+def open_bytes(path: Path) -> BinaryIO | ZstdFile:
+    """The bytes of a trace, decompressed if they are compressed, whatever the file's name is.
+
+    Raises:
+        TraceNotFoundError: no regular file of that name can be opened.
+        TraceError: it is compressed, and the package to decompress it with is not installed.
+    """
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .errors import TraceError, UsageError, declare
 from .frames import PREAMBLE_BYTES, Damage, FrameScanner
-from .reader import open_trace
+from .reader import open_bytes, open_trace
 from .schema import FORMAT_VERSION, Severity
 from .versions import decoder
 from .writer import TraceWriter
@@ -50,7 +50,7 @@ def upgrade_trace(source: str | os.PathLike[str], target: str | os.PathLike[str]
 def _copy(source: Path, aside: Path, version: int) -> None:
     decode = decoder(version)
     aside.unlink(missing_ok=True)
-    with source.open("rb") as file, TraceWriter(aside) as writer:
+    with open_bytes(source) as file, TraceWriter(aside) as writer:
         file.seek(PREAMBLE_BYTES)
         for found in FrameScanner(file.read, PREAMBLE_BYTES):
             if not isinstance(found, Damage):

@@ -1,4 +1,4 @@
-"""Checks that where the time went adds up: each TTFT and token gap to the nanosecond, each request from submit to end."""
+"""Checks that where the time went adds up, to the nanosecond: each TTFT, each token gap, and both together."""
 
 from __future__ import annotations
 

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import TraceExistsError
 from ..reader import Trace
 from ..schema import AdmissionStop, EndReason, EventKind, StepFlag
+from .new_file import new_file
 
 Progress = Callable[[int, int], None]
 """Called now and then with the number of steps exported and of all."""
@@ -66,15 +66,8 @@ def write_perfetto(trace: Trace, path: Path, *, overwrite: bool = False, progres
         TraceExistsError: a file of that name exists and may not be overwritten.
         OSError: it cannot be written.
     """
-    if path.exists() and not overwrite:
-        raise TraceExistsError(f"{path.name} exists already: choose another name, or allow overwriting it.")
-    aside = path.with_name(f".{path.name}.part")
-    try:
-        with aside.open("w", encoding="ascii") as file:
-            file.writelines(perfetto(trace, progress))
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
+    with new_file(path, overwrite=overwrite) as file:
+        file.writelines(perfetto(trace, progress))
 
 
 def _us(ns: int) -> str:
