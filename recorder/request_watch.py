@@ -344,8 +344,19 @@ class RequestWatch:
         for frame in frames:
             self._sink.hold(frame)
 
-    def _event(self, kind: EventKind, t_ns: int, request: int, **fields: int) -> None:
-        self._sink.hold(Event(kind, t_ns, self._steps.next_index, request, **fields))
+    def _event(
+        self,
+        kind: EventKind,
+        t_ns: int,
+        request: int,
+        *,
+        tokens: int,
+        blocks: int = -1,
+        bytes: int = -1,
+        duration_ns: int = -1,
+    ) -> None:
+        step = self._steps.next_index
+        self._sink.hold(Event(kind, t_ns, step, request, tokens, blocks, bytes, duration_ns))
 
 
 def _output_tokens(state: Any) -> list[int]:
