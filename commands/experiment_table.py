@@ -49,6 +49,7 @@ def experiment_table(experiment: Experiment, folder: Path) -> None:
 
 def _cells(runs: list[RunEntry], folder: Path) -> Iterator[str]:
     from cbtrace.site.analysis.summary import summarize
+    from cbtrace.site.formats import number
     from cbtrace.traces import open_trace
 
     done = [run for run in runs if run.status == "done" and run.trace]
@@ -56,7 +57,7 @@ def _cells(runs: list[RunEntry], folder: Path) -> Iterator[str]:
     yield f"{len(done)}/{len(runs)}"
     for _, value in _COLUMNS:
         known = [number for number in map(value, summaries) if number is not None]
-        yield f"{statistics.median(known):,.4g}" if known else "-"
+        yield number(statistics.median(known)) if known else "-"
     checked = [run.correctness for run in runs if run.correctness is not None]
     compared = [correctness for correctness in checked if correctness.reference]
     yield f"{sum(c.complete for c in checked)}/{sum(c.requests for c in checked)}" if checked else "-"
