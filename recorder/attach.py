@@ -71,7 +71,7 @@ class ManagerHooks:
         }
 
     def _around(self, act: Any, manager: Any = None) -> Around:
-        """Build a stand-in whose behavior is ``act(watch, manager, call, args, kwargs)``; of a class's method unless the
+        """Build a stand-in that behaves as ``act(watch, manager, call, args, kwargs)``: of a class's method unless the
         manager is given.
 
         ``call`` makes the engine's own call. It is made exactly once, also when the watch cannot be had or fails.
@@ -103,7 +103,7 @@ class ManagerHooks:
         """Return the manager that a method of the class was called on, if it is one: tests also call such methods on
         mocks, or on objects that were never initialized, and those are none of our business."""
         manager = args[0] if args else None
-        if issubclass(type(manager), self._class) and _WHOLE <= vars(manager).keys():
+        if issubclass(type(manager), self._class) and vars(manager).keys() >= _WHOLE:
             return manager
         return None
 
@@ -167,21 +167,26 @@ class ManagerHooks:
 
     def _start(self, watch: EngineWatch, manager: Any, call: _Once, _args: Any, _kwargs: Any) -> None:
         watch.created(manager)
-        watch.session(watch.sink.now(), EventKind.SESSION_START)
+        if not manager.is_running():
+            watch.session(watch.sink.now(), EventKind.SESSION_START)
         call()
 
-    def _stop(self, watch: EngineWatch, _manager: Any, call: _Once, args: Any, kwargs: Any) -> None:
+    def _stop(self, watch: EngineWatch, manager: Any, call: _Once, args: Any, kwargs: Any) -> None:
+        started = manager._generation_thread is not None
         watch.keeps_engine = bool(kwargs.get("keep_for_next_session", args[2] if len(args) > 2 else False))
         call()
-        watch.session(watch.sink.now(), EventKind.SESSION_STOP)
+        if started:
+            watch.session(watch.sink.now(), EventKind.SESSION_STOP)
 
     def _join(self, watch: EngineWatch, manager: Any, call: _Once, _args: Any, _kwargs: Any) -> None:
         call()
         if not manager.is_running():
             watch.thread_ended()
 
-    def _critical(self, watch: EngineWatch, _manager: Any, call: _Once, args: Any, kwargs: Any) -> None:
-        error, *rest = (*args, *kwargs.values())
+    def _critical(
+        self, watch: EngineWatch, _manager: Any, call: _Once, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        error, *rest = [*args, *kwargs.values()]
         watch.fatal(watch.sink.now(), error, rest[0] if rest else None)
         call()
 
@@ -232,7 +237,8 @@ def manager_class() -> type:
     """
     from transformers.generation.continuous_batching import ContinuousBatchingManager
 
-    return ContinuousBatchingManager
+    found: type = ContinuousBatchingManager
+    return found
 
 
 def _module_of(cls: type) -> Any:

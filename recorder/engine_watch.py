@@ -69,7 +69,9 @@ class EngineWatch:
             self.hooks.add(queue, "put", guarded(self.sink, before=self._queued), label="input_queue.put")
         processor = getattr(manager, "batch_processor", None)
         if processor is not None and not self._engine_seen:
-            self.engine_created(manager, processor)
+            with self._engine_lock:
+                if not self._engine_seen:
+                    self.engine_created(manager, processor)
 
     def submit_begins(self, t_ns: int) -> None:
         """``add_request`` was entered on this thread."""
@@ -279,8 +281,8 @@ class EngineWatch:
         if self._memory is not None:
             self.sink.hold(self._memory.mark("before_first_request"))
 
-    def _request_failed(self, t_ns: int, args: Any, kwargs: Any) -> None:
-        error, state = (*args, *kwargs.values())
+    def _request_failed(self, t_ns: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        error, state = [*args, *kwargs.values()]
         self._requests.failed(t_ns, error, state)
 
     def _warmup_begins(self, t_ns: int, _args: Any, _kwargs: Any) -> int:

@@ -107,13 +107,10 @@ class Recording:
         """Take hold of one manager, before or after its start."""
         self._tell_missing(self._hooks.install_on(manager))
         watch = self._watches.of(manager)
-        processor = getattr(manager, "batch_processor", None)
         if watch is None:
             return
         try:
             watch.created(manager)
-            if processor is not None:
-                watch.engine_created(manager, processor)
         except Exception as error:
             watch.sink.fail(error)
 
