@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
+from cbtrace.site.analysis.cut_check import check_cuts
 from cbtrace.traces import TraceError, open_trace
 from cbtrace.traces.frames import MARKER, PREAMBLE_BYTES, Damage, FrameScanner, preamble, seal
 from cbtrace.traces.invariants import check
@@ -115,6 +116,8 @@ def claims(sample: Sample, chance: random.Random, count: int) -> Iterator[Case]:
         b"\x98\x0c\x00\x00" + b"\x81\xa0" * 1_000_000,
         b"\x92\x03" + b"\xcf" + b"\xff" * 8,
         b"\x01",
+        b"\x7f" + b"\xff" * 200,
+        b"\x20" + b"\xff" * 44,
     ):
         yield sample.data + seal(payload), len(sample.frames())
 
@@ -144,6 +147,7 @@ def fault(path: Path, case: Case, sound: bytes) -> str:
         for table in TABLES:
             getattr(trace, table)
         check(trace)
+        check_cuts(trace)
     except TraceError as error:
         return "" if least < 0 and "\n" not in str(error) else f"refused: {error}"
     except Exception:

@@ -13,6 +13,12 @@ class RecordError(CbtraceError):
 
 
 declare(
+    "record-failed",
+    Severity.BROKEN,
+    "A recording, or a run that is to be recorded, cannot begin.",
+    "Read the sentence printed: it names what is missing.",
+)
+declare(
     "no-transformers",
     Severity.BROKEN,
     "Recording needs Transformers with continuous batching, and it cannot be imported.",

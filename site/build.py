@@ -24,6 +24,7 @@ from cbtrace.site.pages.chrome import Chrome
 from cbtrace.site.pages.compare import compare_page
 from cbtrace.site.pages.compare_data import catalogue_data, compare_data
 from cbtrace.site.pages.index import IndexRow, index_page, index_row
+from cbtrace.site.pages.messages import messages_page
 from cbtrace.site.pages.metrics import metrics_page
 from cbtrace.site.pages.request_data import DETAILS_A_FILE, request_files
 from cbtrace.site.pages.run import RunView, run_page, run_view, time_origin
@@ -162,6 +163,7 @@ def _write_pages(folder: OutputFolder, chrome: Chrome, rows: list[IndexRow], sid
     folder.write("compare.html", compare_page(chrome, _write_hashed(folder, "runs.js", runs)))
     folder.write("metrics.html", metrics_page(chrome))
     folder.write("about.html", about_page(chrome))
+    folder.write("messages.html", messages_page(chrome))
 
 
 @dataclass(frozen=True)

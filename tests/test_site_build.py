@@ -83,7 +83,7 @@ def test_the_report_tells_what_was_built(traces: list[Path], tmp_path: Path) -> 
 def test_every_link_leads_somewhere(traces: list[Path], tmp_path: Path) -> None:
     out = build_site(traces, tmp_path / "site").out
     pages = {path: read_links(path) for path in out.rglob("*.html")}
-    assert len(pages) == 4 + len(traces)
+    assert len(pages) == 5 + len(traces)
     for path, links in pages.items():
         assert links.inline == [], path
         assert len(links.ids) == len(set(links.ids)), path
