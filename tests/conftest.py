@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
@@ -33,16 +36,39 @@ def pytest_report_header() -> str:
         return "transformers is not installed"
 
 
+@contextlib.contextmanager
+def started(command: Sequence[str | Path], **options: Any) -> Iterator[subprocess.Popen[Any]]:
+    """Start a process that takes signals as one at a terminal does, and see to it that it is gone at the end.
+
+    Tests may themselves run in the background or under nohup, where SIGINT or SIGHUP is ignored, and that is inherited.
+    """
+
+    def take_signals() -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+    process = subprocess.Popen(command, preexec_fn=take_signals, **options)
+    try:
+        with process:
+            try:
+                yield process
+            except BaseException:
+                process.kill()
+                raise
+    finally:
+        process.kill()
+
+
 class Cbtrace(Protocol):
     def __call__(self, *arguments: str | os.PathLike[str], **options: object) -> subprocess.CompletedProcess[str]: ...
 
 
 @pytest.fixture
 def cbtrace(tmp_path: Path) -> Cbtrace:
-    """Run ``cbtrace ARGUMENTS`` as a process, in ``tmp_path``. It has 120 s."""
+    """Run ``cbtrace ARGUMENTS`` as a process, in ``tmp_path``. It has 240 s."""
 
     def run(*arguments: str | os.PathLike[str], **options: object) -> subprocess.CompletedProcess[str]:
-        settings = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 120, "check": False} | options
+        settings = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 240, "check": False} | options
         return subprocess.run([COMMAND, *arguments], **settings)  # type: ignore[call-overload,no-any-return]
 
     return run

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import COMMAND, Cbtrace
+from conftest import COMMAND, Cbtrace, started
 
 
 @pytest.fixture
@@ -20,23 +20,12 @@ def served(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "index.html").write_text("<p>the site")
     (tmp_path / "secret.txt").write_text("not for everybody")
-    with subprocess.Popen(
-        [COMMAND, "serve", "site", "--port", "0"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # Under a shell without job control, background processes ignore Ctrl-C; this one must not inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    ) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            found = re.search(r"http://127\.0\.0\.1:(\d+)/", line)
-            assert found, line
-            yield process, int(found[1])
-        finally:
-            process.kill()
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with started([COMMAND, "serve", "site", "--port", "0"], cwd=tmp_path, **pipes) as process:
+        found = re.search(r"http://127\.0\.0\.1:(\d+)/", process.stdout.readline())
+        assert found
+        yield process, int(found[1])
+        process.kill()
 
 
 def get(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, bytes]:

@@ -31,7 +31,7 @@ def run(
         env=os.environ | environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
 
@@ -105,7 +105,7 @@ def test_it_is_the_process_that_was_started(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        printed, _ = process.communicate(timeout=60)
+        printed, _ = process.communicate(timeout=240)
     assert int(printed) == process.pid
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from cbtrace.traces import Trace, open_trace
 from cbtrace.traces.schema import EndReason, EventKind
-from conftest import COMMAND, PROGRAMS
+from conftest import COMMAND, PROGRAMS, started
 
 GENERATE = PROGRAMS / "generate.py"
 
@@ -33,7 +33,7 @@ def run(line: list[str | Path], folder: Path, **environment: str) -> subprocess.
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
 
@@ -127,12 +127,11 @@ def test_os_exit_leaves_a_trace_that_is_whole_up_to_its_last_step(tmp_path: Path
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_the_program_and_closes_the_trace(number: signal.Signals, tmp_path: Path) -> None:
-    with subprocess.Popen(
-        command("--then", "hang"), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with started(command("--then", "hang"), cwd=tmp_path, **pipes) as process:
         assert process.stdout is not None and process.stdout.readline().startswith("{")
         process.send_signal(number)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=240)
     assert process.returncode == -number
     assert ("KeyboardInterrupt" in said) == (number == signal.SIGINT)
     trace = open_trace(tmp_path / "run.cbt")
@@ -142,8 +141,8 @@ def test_a_signal_ends_the_program_and_closes_the_trace(number: signal.Signals, 
 @pytest.mark.engine
 def test_kill_in_the_middle_of_a_run_leaves_every_step_so_far(tmp_path: Path) -> None:
     path = tmp_path / "run.cbt"
-    with subprocess.Popen(command("--new-tokens", "180"), cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 60
+    with started(command("--new-tokens", "180"), cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 240
         while not (path.exists() and path.stat().st_size > 12_000):
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.01)

@@ -16,7 +16,7 @@ import pytest
 
 from cbtrace.traces import open_trace
 from cbtrace.traces.schema import EndReason, RequestFlag
-from conftest import COMMAND, PROGRAMS
+from conftest import COMMAND, PROGRAMS, started
 
 NEW_TOKENS = 20
 
@@ -35,7 +35,7 @@ def free_port() -> int:
 
 
 def wait_until_healthy(port: int, server: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline and server.poll() is None:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
         try:
@@ -51,7 +51,7 @@ def wait_until_healthy(port: int, server: subprocess.Popen[bytes]) -> None:
 
 def stream(port: int, model: Path) -> int:
     """Stream one answer to its end; return how many pieces of data came."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     body = {
         "model": str(model),
         "stream": True,
@@ -73,16 +73,11 @@ def server(chat_model: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[
     sizes = ["--cb-num-blocks", "64", "--cb-block-size", "16", "--cb-max-batch-tokens", "128"]
     address = ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
     line = ["transformers", "serve", chat_model, "--continuous-batching", *sizes, *address]
-    with open(tmp_path / "log", "wb") as log:
-        process = subprocess.Popen(
-            [COMMAND, "record", "-o", "run.cbt", "--", *line], cwd=tmp_path, stdout=log, stderr=log
-        )
-    try:
+    command = [COMMAND, "record", "-o", "run.cbt", "--", *line]
+    with open(tmp_path / "log", "wb") as log, started(command, cwd=tmp_path, stdout=log, stderr=log) as process:
         wait_until_healthy(port, process)
         yield process, port
-    finally:
         process.kill()
-        process.wait()
 
 
 def check_recorded(folder: Path, pieces: int) -> None:
@@ -104,7 +99,7 @@ def test_a_server_is_recorded_until_it_is_terminated(
     pieces = stream(port, chat_model)
     assert pieces > 3, "the answer came in pieces"
     process.terminate()
-    assert process.wait(timeout=30) == -signal.SIGTERM
+    assert process.wait(timeout=120) == -signal.SIGTERM
     check_recorded(tmp_path, pieces)
 
 
