@@ -191,10 +191,10 @@ def drive(processor: Processor, steps: int, requests: int, join: int) -> float:
     return time.perf_counter() - begun
 
 
-def watched(folder: Path, number: int, cold: bool) -> tuple[EngineWatch, Processor]:
+def watched(folder: Path, number: int, cold: bool, **limits: Any) -> tuple[EngineWatch, Processor]:
     """A processor with the recorder's hooks on it."""
     path = folder / f"{number}.cbt"
-    sink = Sink(TraceWriter(path), path, time.monotonic_ns(), measure_frame())
+    sink = Sink(TraceWriter(path, **limits), path, time.monotonic_ns(), measure_frame())
     watch = EngineWatch(sink, Options(nvml=False))
     processor = Processor(cold)
     watch._watch_processor(None, processor, Adapter())

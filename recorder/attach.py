@@ -172,7 +172,7 @@ class ManagerHooks:
         call()
 
     def _stop(self, watch: EngineWatch, manager: Any, call: _Once, args: Any, kwargs: Any) -> None:
-        started = manager._generation_thread is not None
+        started = getattr(manager, "_generation_thread", None) is not None
         watch.keeps_engine = bool(kwargs.get("keep_for_next_session", args[2] if len(args) > 2 else False))
         call()
         if started:
