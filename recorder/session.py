@@ -67,7 +67,7 @@ class Recording:
         self._lock = threading.Lock()
         self._closed = False
         self.paths: list[Path] = []
-        """The traces written so far."""
+        """The traces written so far; once closed, those that nobody has removed meanwhile."""
         self._spare: Sink | None = self._open(self._path)
         self._watches = Watches(self._make_watch)
         self._hooks = ManagerHooks(self._watches.of)
@@ -126,6 +126,7 @@ class Recording:
             text = "No continuous-batching engine was created while this was recorded."
             self._spare.notice("no-engine", Severity.WARNING, text)
             self._spare.close()
+        self.paths[:] = [path for path in self.paths if path.exists()]
 
     def note_failure(self, error: BaseException) -> None:
         """The program fails with this error: running out of memory before any engine is a phase of its own."""

@@ -108,6 +108,9 @@ class Sink:
         with contextlib.suppress(Exception):
             self._writer.write(self._footer(reason, text))
         with contextlib.suppress(Exception):
+            if self._writer.removed:
+                _warn(f"the trace {self.path.name} was removed while cbtrace recorded it: nothing of it is left")
+        with contextlib.suppress(Exception):
             self._writer.close()
         return True
 

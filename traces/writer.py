@@ -134,6 +134,12 @@ class TraceWriter:
                 self._count(frame, start)
                 start += len(data)
 
+    @property
+    def removed(self) -> bool:
+        """Whether somebody has deleted the file while it was being written: what is in it can be read by nobody."""
+        with self._lock:
+            return self._file >= 0 and os.fstat(self._file).st_nlink == 0
+
     def close(self) -> None:
         """Close the file. Calling it again does nothing."""
         with self._lock:

@@ -73,7 +73,8 @@ class _Session:
             if error is not None:
                 self._recording.note_failure(error)
             self._recording.close()
-            _say("recorded " + ", ".join(str(path) for path in self._recording.paths))
+            if self._recording.paths:
+                _say("recorded " + ", ".join(str(path) for path in self._recording.paths))
 
     def _say_nothing_recorded(self) -> None:
         # When a child has recorded, the trace is there: `cbtrace record` had seen to it that it was not.
