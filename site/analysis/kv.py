@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import mul
 
 import numpy as np
 
@@ -62,8 +63,11 @@ def safety_margin(engine: Engine) -> float | None:
 
 
 def time_weighted_mean(values: Ints, at_ns: Ints) -> float:
-    """Mean of a quantity that holds from each instant to the next; the last value has no weight unless it is alone."""
-    weight = np.diff(at_ns)
-    if not weight.sum():
+    """Mean of a quantity that holds from each instant to the next; the last value has no weight unless it is alone.
+
+    Computed in whole numbers, whose products are beyond 64 bits, and rounded once.
+    """
+    weights = np.diff(at_ns).tolist()
+    if not sum(weights):
         return float(values.mean())
-    return float(np.average(values[:-1], weights=weight))
+    return sum(map(mul, values[:-1].tolist(), weights)) / sum(weights)
