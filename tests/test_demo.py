@@ -17,8 +17,6 @@ from cbtrace.traces import Trace, open_trace
 from cbtrace.traces.schema import EndReason, EventKind
 from conftest import COMMAND
 
-pytestmark = pytest.mark.engine
-
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, float]:
@@ -34,6 +32,7 @@ def traces(demo: tuple[str, Path, float]) -> list[Trace]:
     return [open_trace(demo[1] / "traces" / f"{run.slug}.cbt") for run in RUNS]
 
 
+@pytest.mark.engine
 def test_every_run_is_whole_and_every_request_complete(traces: list[Trace]) -> None:
     for trace in traces:
         assert trace.recovery.status == "clean"
@@ -41,6 +40,7 @@ def test_every_run_is_whole_and_every_request_complete(traces: list[Trace]) -> N
         assert trace.requests.generated.tolist() == [NEW_TOKENS] * REQUESTS
 
 
+@pytest.mark.engine
 def test_the_settings_are_really_different(traces: list[Trace]) -> None:
     automatic, few_blocks, few_tokens = traces
     capacity = [trace.engines[0].kv.capacity_tokens for trace in traces]

@@ -34,7 +34,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_until_healthy(port: int, server: subprocess.Popen[bytes]) -> None:
+def wait_until_healthy(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline and server.poll() is None:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
@@ -46,7 +46,7 @@ def wait_until_healthy(port: int, server: subprocess.Popen[bytes]) -> None:
             time.sleep(0.2)
         finally:
             connection.close()
-    raise AssertionError("the server did not come up")
+    raise AssertionError(f"the server did not come up:\n{log.read_text()}")
 
 
 def stream(port: int, model: Path) -> int:
@@ -75,7 +75,7 @@ def server(chat_model: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[
     line = ["transformers", "serve", chat_model, "--continuous-batching", *sizes, *address]
     command = [COMMAND, "record", "-o", "run.cbt", "--", *line]
     with open(tmp_path / "log", "wb") as log, started(command, cwd=tmp_path, stdout=log, stderr=log) as process:
-        wait_until_healthy(port, process)
+        wait_until_healthy(port, process, tmp_path / "log")
         yield process, port
         process.kill()
 
