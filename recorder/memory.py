@@ -57,6 +57,7 @@ _Reading = dict[str, int]
 
 DEFAULT_PERIOD_NS = 100_000_000
 _SILENT_PERIODS = 10
+_WAVERING = 1 << 20
 
 
 class MemoryProbe:
@@ -96,13 +97,13 @@ class MemoryProbe:
         """A sample if one is due at ``now_ns`` and says anything new, else ``None``.
 
         One that reads as the last one did is left out, for ten periods at most: nothing changed meanwhile, and no
-        peak was higher.
+        peak was higher. The process's memory always wavers a little: less than 1 MiB is no change.
         """
         if now_ns < self.next_ns:
             return None
         sample, last = self._take("", now_ns), self._last
         silent = last is not None and now_ns - last.t_ns < _SILENT_PERIODS * self._period_ns
-        if silent and last is not None and sample == replace(last, t_ns=now_ns):
+        if silent and sample is not None and last is not None and _same(sample, last):
             return None
         self._last = sample
         return sample
@@ -189,6 +190,11 @@ def _mps() -> _Reading:
         "reserved": torch.mps.driver_allocated_memory(),
         "device_total": torch.mps.recommended_max_memory(),
     }
+
+
+def _same(sample: Memory, last: Memory) -> bool:
+    wavers = abs(sample.host_rss - last.host_rss) < _WAVERING
+    return wavers and sample == replace(last, t_ns=sample.t_ns, host_rss=sample.host_rss)
 
 
 def _peaks(reading: _Reading) -> _Reading:

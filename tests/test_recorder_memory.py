@@ -90,7 +90,8 @@ def test_a_sample_is_taken_when_it_is_due_and_after_a_mark_later(cuda: FakeAlloc
 
 
 def test_a_sample_that_says_nothing_new_is_left_out_for_a_while(cuda: FakeAllocator, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(psutil.Process, "memory_info", lambda _self: SimpleNamespace(rss=MIB))
+    resident = iter([MIB, *[MIB, 2 * MIB - 1] * 12, *[MIB] * 10])
+    monkeypatch.setattr(psutil.Process, "memory_info", lambda _self: SimpleNamespace(rss=next(resident)))
     probe = MemoryProbe("cuda", clock, period_ns=100)
     assert [now for now in range(0, 2_500, 100) if probe.sample(now)] == [0, 1_000, 2_000]
     cuda.change(50)
