@@ -2,8 +2,8 @@
 
 One run prints everything: ``python benchmarks/trace_size.py [--steps N] [--requests N] [--tokens FROM TO]``; with
 ``--engine TOKENS`` the size of the recording of a real engine instead. The run is synthetic, decode heavy, with
-full-size values: nanoseconds of hours, KV units in thousands, a GPU time in each step; requests end and are replaced, so
-that submissions, admissions, chunks and ends are counted too. JSON beside it: one line a token, with the request's
+full-size values: nanoseconds of hours, KV units in thousands, a GPU time in each step; requests end and are replaced,
+so that submissions, admissions, chunks and ends are counted too. JSON beside it: one line a token, with the request's
 number and the time, as a recorder without steps would write it.
 """
 

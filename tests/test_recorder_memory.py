@@ -7,14 +7,15 @@ import re
 from types import SimpleNamespace
 from typing import Any
 
-import cbtrace.recorder.memory as memory_module
 import psutil
 import pytest
 import torch
-from cbtrace.recorder.memory import MemoryProbe
-from cbtrace.traces.schema import Memory
 from hypothesis import given
 from hypothesis import strategies as st
+
+import cbtrace.recorder.memory as memory_module
+from cbtrace.recorder.memory import MemoryProbe
+from cbtrace.traces.schema import Memory
 
 MIB = 1 << 20
 
