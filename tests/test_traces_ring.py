@@ -14,7 +14,7 @@ import pytest
 
 from cbtrace.traces import Trace, TraceFullError, TraceWriter, open_trace
 from cbtrace.traces.invariants import check
-from cbtrace.traces.schema import Event, EventKind, Footer, Memory
+from cbtrace.traces.schema import Event, EventKind, Footer, Frame, Memory, Roster, Step
 from cbtrace.traces.writer import SMALLEST_LIMIT
 from trace_builder import TraceBuilder, TrueMember
 
@@ -173,3 +173,31 @@ def test_the_end_mark_fits_when_nothing_else_does(tmp_path: Path) -> None:
         run(build, 10_000)
     build.writer.write(Footer(1, "max_size", 1, 1, 1, 1, 1, 1, text="x" * 300))
     assert Path(build.path).stat().st_size <= LIMIT
+
+
+def test_a_ring_of_an_asynchronous_engine_claims_only_what_is_true(tmp_path: Path) -> None:
+    """Such an engine schedules a step, and with it a roster, before the step before is written."""
+    build = limited(tmp_path / "run.cbt", ring=True)
+    build.roster_positions = True
+    write, late = build.writer.write, []
+
+    def swapped(frame: Frame) -> None:
+        if isinstance(frame, Roster) and late:
+            write(frame)
+            write(late.pop())
+            return
+        while late:
+            write(late.pop())
+        if isinstance(frame, Step):
+            late.append(frame)
+        else:
+            write(frame)
+
+    build.writer.write = swapped  # type: ignore[method-assign]
+    run(build, 4_000)
+    trace = build.close()
+    assert [finding.slug for finding in trace.recovery.findings] == ["steps-overwritten"]
+    assert check(trace) == list(trace.recovery.findings)
+    claims_only_what_is_true(trace, build)
+    assert trace.steps.index[0] == build.steps - len(trace.steps.index)
+    assert trace.steps.members_known.all()

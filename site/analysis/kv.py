@@ -67,7 +67,9 @@ def time_weighted_mean(values: Ints, at_ns: Ints) -> float:
 
     Computed in whole numbers, whose products are beyond 64 bits, and rounded once.
     """
-    weights = np.diff(at_ns).tolist()
-    if not sum(weights):
+    weights: list[int] = np.diff(at_ns).tolist()
+    total = sum(weights)
+    if not total:
         return float(values.mean())
-    return sum(map(mul, values[:-1].tolist(), weights)) / sum(weights)
+    weighted: int = sum(map(mul, values[:-1].tolist(), weights))
+    return weighted / total
