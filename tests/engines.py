@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 import transformers
-from cbtrace.recorder import record
-from cbtrace.traces import Trace, open_trace
 from transformers import Gemma2Config, Gemma2ForCausalLM, GenerationConfig, LlamaConfig, LlamaForCausalLM
 from transformers.generation import ContinuousBatchingConfig
+
+from cbtrace.recorder import record
+from cbtrace.traces import Trace, open_trace
 
 torch.set_num_threads(1)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engines import Case, prompts, tiny_llama
 
 from cbtrace.recorder import RecordingStopped, record
 from cbtrace.recorder.engine.blocks import BlocksKv
@@ -20,6 +19,7 @@ from cbtrace.recorder.request_watch import RequestWatch
 from cbtrace.recorder.session import Recording
 from cbtrace.recorder.step_watch import StepWatch
 from cbtrace.traces import TraceWriter, open_trace
+from engines import Case, prompts, tiny_llama
 
 pytestmark = pytest.mark.engine
 

@@ -12,16 +12,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import cbtrace.recorder.fingerprint as fingerprint_module
 import msgspec
 import psutil
 import pytest
 import torch
 import transformers
-from cbtrace.recorder.facts import NONE, UNSET, collect, digest, scalar
-from cbtrace.recorder.fingerprint import fingerprint
 from hypothesis import given
 from hypothesis import strategies as st
+
+import cbtrace.recorder.fingerprint as fingerprint_module
+from cbtrace.recorder.facts import NONE, UNSET, collect, digest, scalar
+from cbtrace.recorder.fingerprint import fingerprint
 
 NEEDED = [
     "software.transformers",

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from cbtrace.recorder.facts import NONE
 from cbtrace.recorder.gpu_facts import gpu_facts
 from fake_nvml import UNKNOWN, FakeNvml, NVMLError

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from cbtrace.recorder.gpu_time import GpuStepTimer
 
 

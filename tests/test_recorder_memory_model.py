@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
 from cbtrace.recorder.memory_model import build_handler, predicted_memory
 from engines import Case, tiny_gemma2, tiny_llama
 

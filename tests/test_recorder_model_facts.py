@@ -11,10 +11,11 @@ import msgspec
 import pytest
 import torch
 import transformers
+from transformers.generation.configuration_utils import CompileConfig
+
 from cbtrace.recorder.facts import NONE, UNSET, digest
 from cbtrace.recorder.model_facts import config_facts, generation_facts, model_facts, sampled_weight_hash
 from engines import BLOCK, Case, tiny_gemma2, tiny_llama
-from transformers.generation.configuration_utils import CompileConfig
 
 
 def test_a_llama_is_described_by_its_own_numbers():

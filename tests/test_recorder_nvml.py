@@ -10,6 +10,7 @@ from typing import Any
 import pynvml
 import pytest
 import torch
+
 from cbtrace.recorder.nvml import (
     GpuIdentity,
     NvmlSampler,

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engines import BLOCK, VERSION, Case, drain, prompts, recorded, tiny_gemma2, tiny_llama
 from transformers.generation.continuous_batching import ContinuousBatchingManager
 
 from cbtrace.recorder import attach, record
 from cbtrace.traces import Trace, open_trace
 from cbtrace.traces.invariants import check
 from cbtrace.traces.schema import AdmissionStop, EndReason, EventKind, RequestFlag
+from engines import BLOCK, VERSION, Case, drain, prompts, recorded, tiny_gemma2, tiny_llama
 
 pytestmark = pytest.mark.engine
 

@@ -109,7 +109,7 @@ class RunEntry(Struct):
     """Path of its trace, relative to the folder; empty when there is none."""
     failure: FailureKind | None = None
     phase: str = ""
-    """What the run was at when it failed: ``model load``, ``cache creation``, ``prefill``, ``decode growth`` and so on."""
+    """What the run was at when it failed: ``model load``, ``cache creation``, ``prefill``, ``decode growth``, ..."""
     text: str = ""
     """What happened, in a sentence."""
     seconds: float = 0.0
