@@ -50,8 +50,12 @@ def _lifecycle_in_order(trace: Trace) -> Iterator[Finding]:
     instants = ("submit_ns", "visible_ns", "admitted_ns", "first_token_ns", "last_token_ns", "end_ns")
     latest = np.full(len(requests.id), -1, dtype=np.int64)
     wrong = np.zeros(len(requests.id), dtype=np.bool_)
+    # A fork joins the batch with its parent: it is handed to the scheduler only if it is put off later.
+    forked = (requests.flags & RequestFlag.FORKED) > 0
     for name in instants:
         times = getattr(requests, name)
+        if name == "visible_ns":
+            times = np.where(forked, -1, times)
         wrong |= (times >= 0) & (times < latest)
         latest = np.maximum(latest, times)
     yield from _requests_finding("request-out-of-order", wrong, "an instant of its life is earlier than the one before")
