@@ -44,7 +44,7 @@ def with_version(folder: Path, version: str) -> dict[str, str]:
 
 @pytest.mark.engine
 def test_every_check_passes_on_a_tested_version(cbtrace: Cbtrace) -> None:
-    done = cbtrace("doctor", "--json", cwd=Path.cwd())
+    done = cbtrace("doctor", "--json")
     report = json.loads(done.stdout)
     assert done.returncode == 0, done.stdout
     assert (report["verdict"], report["usable"]) == ("verified", True)
