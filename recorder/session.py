@@ -18,9 +18,9 @@ from cbtrace.recorder.fingerprint import fingerprint
 from cbtrace.recorder.guard import measure_frame
 from cbtrace.recorder.options import Options
 from cbtrace.recorder.ranks import rank_of_process, run_id
-from cbtrace.recorder.sink import Sink
+from cbtrace.recorder.sink import Sink, warn_once
 from cbtrace.recorder.size_limit import parse_size
-from cbtrace.traces.errors import UsageError
+from cbtrace.traces.errors import TraceExistsError, UsageError
 from cbtrace.traces.schema import Event, EventKind, Header, Scalar, Severity
 from cbtrace.traces.writer import TraceWriter
 
@@ -151,8 +151,21 @@ class Recording:
                 return None
             sink, self._spare = self._spare, None
             if sink is None:
-                sink = self._open(_numbered(self._path, len(self.paths) + 1))
-            return EngineWatch(sink, self._options, self._planned)
+                sink = self._open_next()
+            return EngineWatch(sink, self._options, self._planned) if sink is not None else None
+
+    def _open_next(self) -> Sink | None:
+        """Open a trace for one more engine, under the next number that is free. An engine that cannot be recorded is
+        told once and left alone."""
+        number = len(self.paths) + 1
+        while True:
+            try:
+                return self._open(_numbered(self._path, number))
+            except TraceExistsError:
+                number += 1
+            except Exception as error:
+                warn_once(f"cbtrace does not record a further engine: {error}; generation goes on unrecorded")
+                return None
 
     def _open(self, path: Path) -> Sink:
         epoch_ns, wall_ns = time.monotonic_ns(), time.time_ns()

@@ -86,7 +86,7 @@ class Sink:
         """End the recording because of an error, ours or the disk's, and warn once."""
         reason, text = _reason_of(error)
         if self._end(reason, text):
-            _warn(f"cbtrace stopped recording {self.path.name} ({reason}: {text}); generation goes on unrecorded")
+            warn_once(f"cbtrace stopped recording {self.path.name} ({reason}: {text}); generation goes on unrecorded")
 
     def close(self) -> None:
         """End the recording in good order. Idempotent."""
@@ -109,7 +109,7 @@ class Sink:
             self._writer.write(self._footer(reason, text))
         with contextlib.suppress(Exception):
             if self._writer.removed:
-                _warn(f"the trace {self.path.name} was removed while cbtrace recorded it: nothing of it is left")
+                warn_once(f"the trace {self.path.name} was removed while cbtrace recorded it: nothing of it is left")
         with contextlib.suppress(Exception):
             self._writer.close()
         return True
@@ -144,7 +144,8 @@ def _place_of(error: Exception) -> str:
     return f"{Path(frame.tb_frame.f_code.co_filename).name}:{frame.tb_lineno}" if frame is not None else "unknown place"
 
 
-def _warn(text: str) -> None:
+def warn_once(text: str) -> None:
+    """Warn that something is not recorded; called once for each thing."""
     # A filter that turns warnings into errors must not reach the engine.
     with contextlib.suppress(Exception):
         warnings.warn(text, RecordingStopped, stacklevel=2)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from transformers.generation.continuous_batching import ContinuousBatchingManager
 
-from cbtrace.recorder import attach, record
+from cbtrace.recorder import RecordingStopped, attach, record
 from cbtrace.traces import Trace, open_trace
 from cbtrace.traces.invariants import check
 from cbtrace.traces.schema import AdmissionStop, EndReason, EventKind, RequestFlag
@@ -453,6 +453,32 @@ def test_several_engines_in_one_process_get_a_trace_each(llama: Any, trace_path:
         assert_sound(trace)
         assert trace.header.name == name
         assert tokens_by_id(trace) == {"req_0": 5, "req_1": 5}
+
+
+def test_a_second_engine_never_loses_its_trace_to_a_name_that_is_taken(llama: Any, trace_path: Path) -> None:
+    case = Case(prompts(1, 10, 20), new_tokens=3)
+    older = trace_path.with_name("run-2.cbt")
+    with record(older):
+        pass
+    before = older.read_bytes()
+    with record(trace_path) as recording:
+        case.run(llama)
+        case.run(llama)
+    assert [path.name for path in recording.paths] == ["run.cbt", "run-3.cbt"]
+    assert older.read_bytes() == before
+    assert tokens_by_id(open_trace(recording.paths[1])) == {"req_0": 3}
+
+
+def test_a_second_engine_that_cannot_be_recorded_is_told(llama: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    case = Case(prompts(1, 10, 20), new_tokens=3)
+    with pytest.warns(RecordingStopped, match="does not record a further engine"), record(folder / "run.cbt"):
+        first = case.run(llama)
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()
+        assert case.run(llama) == first
 
 
 def test_two_engines_at_once_do_not_mix(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ _MESSAGES = [
     ),
     declare(
         "time-unattributed",
-        Severity.WARNING,
+        Severity.INFO,
         "The trace is whole, and still some time of a request has no reason.",
         "Use the figures: what is unattributed is shown as such, and spread over nothing. Report it with the trace.",
     ),
