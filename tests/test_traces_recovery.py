@@ -112,6 +112,14 @@ def test_a_stretch_overwritten_taken_out_or_put_in(
     claims_only_what_is_true(trace, build)
 
 
+@pytest.mark.parametrize("more", [b"\xc1", b"\xc1\xb7", b"\xc1\xb7\xff\x7f" + bytes(4), bytes(9)])
+def test_bytes_behind_the_end_mark_are_damage(build: TraceBuilder, tmp_path: Path, more: bytes) -> None:
+    trace = read(tmp_path / "more.cbt", Path(build.path).read_bytes() + more)
+    assert (trace.recovery.status, trace.recovery.bytes_dropped) == ("damaged", len(more))
+    assert trace.recovery.severity == Severity.DATA_LOSS
+    assert trace.recovery.frames_read == len(build.frames)
+
+
 def assemble(frames: list[Frame]) -> bytes:
     return preamble() + b"".join(seal(encode(frame)) for frame in frames)
 

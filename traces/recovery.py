@@ -116,9 +116,11 @@ def report(losses: Losses) -> RecoveryReport:
 
 
 def _status(losses: Losses, findings: tuple[Finding, ...]) -> str:
-    if any(finding.slug in _DAMAGE for finding in findings):
+    closed = bool(losses.stop_reason)
+    # Nothing follows an end mark: what looks like the start of a frame behind it is no cut.
+    if any(finding.slug in _DAMAGE for finding in findings) or (closed and losses.ranges):
         return "damaged"
-    if not losses.stop_reason:
+    if not closed:
         return "cut"
     if losses.stop_reason != "closed":
         return "stopped"
