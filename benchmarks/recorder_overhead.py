@@ -1,8 +1,9 @@
 """What recording costs a running engine: the same workload with and without the recorder, taken in turns.
 
 One engine is kept for all rounds, so that nothing but the recorder differs; each round runs the workload once
-recorded and once not, in random order. Prints the ratio of wall times with its interval, and the recorder's own cost a
-step as its footer tells it. What a step costs by part is in ``hook_replay.py``.
+recorded and once not, in random order (``--variants``: also recorded without parts). Prints the ratio of wall times
+with its interval, the recorder's own cost a step as its footer tells it, and that cost by part from one run more.
+``hook_replay.py`` shows what the hooks cost without an engine.
 
     python benchmarks/recorder_overhead.py                                # CPU, 64 requests at a time
     python benchmarks/recorder_overhead.py --device cuda --shape 1b       # a 1.2 B Llama on a GPU

@@ -261,9 +261,7 @@ class EngineWatch:
         if not verified:
             text = f"Transformers {version} is not one that cbtrace was tested on: figures may be wrong."
             self.sink.notice("unverified-version", Severity.WARNING, text)
-        if missing:
-            text = f"Hook points not found: {', '.join(missing)}. What they would tell is absent."
-            self.sink.notice("hook-missing", Severity.WARNING, text)
+        self.sink.tell_missing(missing)
         if reason:
             self.sink.notice("memory-model-unknown", Severity.INFO, reason)
 

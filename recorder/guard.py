@@ -6,8 +6,10 @@ A step passes through about ten of them, so each shape of hook has a stand-in of
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from cbtrace.recorder.cost import CostHistogram
@@ -68,12 +70,13 @@ def guarded(
     sink: Sink, before: Before | None = None, after: After | None = None, failed: Failed | None = None
 ) -> Around:
     """Build the stand-in for a method: handlers run around it, are timed, and never raise."""
-    if failed is not None:
-        return _watching_failure(sink, before, after, failed)
-    if after is None:
-        assert before is not None
+    if before is not None and after is not None:
+        return _both(sink, before, after, failed)
+    assert failed is None, "the failure of a method is watched together with its begin and end"
+    if before is not None:
         return _before(sink, before)
-    return _after(sink, after) if before is None else _both(sink, before, after)
+    assert after is not None
+    return _after(sink, after)
 
 
 def _before(sink: Sink, before: Before) -> Around:
@@ -115,7 +118,7 @@ def _after(sink: Sink, after: After) -> Around:
     return around
 
 
-def _both(sink: Sink, before: Before, after: After) -> Around:
+def _both(sink: Sink, before: Before, after: After, failed: Failed | None) -> Around:
     clock, epoch, cost, frame = time.monotonic_ns, sink.epoch_ns, sink.cost, sink.cost.frame_ns
 
     def around(hook: Holder) -> Callable[..., Any]:
@@ -129,7 +132,15 @@ def _both(sink: Sink, before: Before, after: After) -> Around:
             except Exception as error:
                 sink.fail(error)
             cost.open_ns += clock() - begun + frame
-            result = hook.original(*args, **kwargs)
+            try:
+                result = hook.original(*args, **kwargs)
+            except BaseException as error:
+                if failed is not None and sink.live:
+                    try:
+                        failed(sink.now(), error, token)
+                    except Exception as own:
+                        sink.fail(own)
+                raise
             if sink.live:
                 begun = clock()
                 try:
@@ -144,45 +155,10 @@ def _both(sink: Sink, before: Before, after: After) -> Around:
     return around
 
 
-def _watching_failure(sink: Sink, before: Before | None, after: After | None, failed: Failed) -> Around:
-    """As above, for a method whose own failure is of interest; it must not cost a working step anything."""
-
-    def around(hook: Holder) -> Callable[..., Any]:
-        kept: list[Any] = [None]
-
-        def keep(t_ns: int, args: Any, kwargs: Any) -> Any:
-            kept[0] = before(t_ns, args, kwargs) if before is not None else None
-            return kept[0]
-
-        def engine_call(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return hook.original(*args, **kwargs)
-            except BaseException as error:
-                if sink.live:
-                    try:
-                        failed(sink.now(), error, kept[0])
-                    except Exception as own:
-                        sink.fail(own)
-                raise
-
-        if before is None and after is None:
-            return engine_call
-        return guarded(sink, keep if before is not None else None, after)(_Inner(engine_call))
-
-    return around
-
-
-class _Inner:
-    """What the shapes above read of a hook, around the engine's call."""
-
-    __slots__ = ("original",)
-
-    def __init__(self, original: Callable[..., Any]) -> None:
-        self.original = original
-
-
+@functools.cache
 def measure_frame(calls: int = 1000) -> int:
-    """Return the nanoseconds of a hook that its own clock cannot see: the stand-in's frame, and reading the clock."""
+    """Return the nanoseconds of a hook that its own clock cannot see: the stand-in's frame, and reading the clock.
+    Measured once a process."""
 
     class Bare:
         cost = CostHistogram()
@@ -190,7 +166,7 @@ def measure_frame(calls: int = 1000) -> int:
 
     def engine_call() -> None: ...
 
-    hooked = _after(Bare, lambda _t, _result, _token: None)(_Inner(engine_call))  # type: ignore[arg-type]
+    hooked = _after(Bare, lambda _t, _result, _token: None)(SimpleNamespace(original=engine_call))  # type: ignore[arg-type]
     spent = []
     for call in (engine_call, hooked):
         begun = time.perf_counter_ns()

@@ -19,7 +19,6 @@ class RequestRecord:
     __slots__ = (
         "bit",
         "computed",
-        "ended",
         "generated_before",
         "id",
         "inherited",
@@ -31,7 +30,6 @@ class RequestRecord:
         "slot",
         "state",
         "submit_ns",
-        "visible",
     )
 
     def __init__(self, ordinal: int, request_id: str, prompt_tokens: int, submit_ns: int) -> None:
@@ -49,8 +47,6 @@ class RequestRecord:
         self.computed = 0
         self.inherited = False
         self.generated_before = 0
-        self.visible = False
-        self.ended = False
 
 
 class RequestLedger:
@@ -92,7 +88,6 @@ class RequestLedger:
             record = waiting.popleft()
             if not waiting:
                 del self._submitted[request_id]
-        record.visible = True
         self.current[request_id] = record
         return record
 
@@ -134,7 +129,6 @@ class RequestLedger:
 
     def end(self, record: RequestRecord) -> None:
         """Release the request and forget it, unless its id already belongs to a newer one."""
-        record.ended = True
         self.release(record)
         record.state = None
         if self.current.get(record.id) is record:

@@ -197,9 +197,8 @@ class Recording:
         self.paths.clear()
 
     def _tell_missing(self, missing: list[str]) -> None:
-        if missing and self._spare is not None:
-            text = f"Hook points not found: {', '.join(missing)}. What they would tell is absent."
-            self._spare.notice("hook-missing", Severity.WARNING, text)
+        if self._spare is not None:
+            self._spare.tell_missing(missing)
 
 
 def record(

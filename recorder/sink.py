@@ -82,6 +82,12 @@ class Sink:
         """Write a remark about the recording itself."""
         self.emit(Notice(self.now(), slug, severity, text))
 
+    def tell_missing(self, hook_points: list[str]) -> None:
+        """Say which methods of the engine could not be listened to."""
+        if hook_points:
+            text = f"Hook points not found: {', '.join(hook_points)}. What they would tell is absent."
+            self.notice("hook-missing", Severity.WARNING, text)
+
     def fail(self, error: Exception) -> None:
         """End the recording because of an error, ours or the disk's, and warn once."""
         reason, text = _reason_of(error)

@@ -24,8 +24,8 @@ _CAPTURED, _HIT = int(StepFlag.GRAPH_CAPTURED), int(StepFlag.GRAPH_HIT)
 class StepWatch:
     """Builds one :class:`~cbtrace.traces.schema.Step` a batch. Runs on the generation thread only.
 
-    The order of calls in a synchronous engine is begin, scheduled, prepared, launched, results, done; an asynchronous
-    one goes through begin to launched for the next batch before results and done of this one.
+    The order of calls in a synchronous engine is scheduled, prepared, launched, results_ready, updated; an asynchronous
+    one goes through scheduled to launched for the next batch before results_ready and updated of this one.
     """
 
     def __init__(

@@ -358,22 +358,29 @@ def test_end_token_and_limit_are_told_apart(llama: Any, trace_path: Path) -> Non
     assert by_id == {"req_0": EndReason.EOS, "req_1": EndReason.LENGTH}
 
 
-def test_fatal_error_ends_every_request_and_reaches_the_user(llama: Any, trace_path: Path, monkeypatch: Any) -> None:
-    case = Case(prompts(3, 10, 20), new_tokens=50)
+def recorded_until_it_breaks(
+    case: Case, model: Any, path: Path, monkeypatch: Any, when: int, error: type[Exception]
+) -> Trace:
+    """Record an engine that dies in the forward pass number ``when``."""
     calls = iter(range(1000))
-    forward = type(llama).forward
+    forward = type(model).forward
 
     def breaks(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if next(calls) == 5:
-            raise ZeroDivisionError("planted")
+        if next(calls) == when:
+            raise error("planted")
         return forward(self, *args, **kwargs)
 
-    monkeypatch.setattr(type(llama), "forward", breaks)
-    with record(trace_path), case.manager(llama) as manager:
-        manager.add_requests(case.inputs, max_new_tokens=50)
+    monkeypatch.setattr(type(model), "forward", breaks)
+    with record(path), case.manager(model) as manager:
+        manager.add_requests(case.inputs, max_new_tokens=case.new_tokens)
         while manager.is_running():
             manager.get_result(timeout=0.2)
-    trace = open_trace(trace_path)
+    return open_trace(path)
+
+
+def test_fatal_error_ends_every_request_and_reaches_the_user(llama: Any, trace_path: Path, monkeypatch: Any) -> None:
+    case = Case(prompts(3, 10, 20), new_tokens=50)
+    trace = recorded_until_it_breaks(case, llama, trace_path, monkeypatch, 5, ZeroDivisionError)
     assert trace.recovery.status == "clean"
     fatal = events(trace, EventKind.FATAL_ERROR)
     assert [trace.events.text[row] for row in fatal] == ["ZeroDivisionError"]
@@ -388,20 +395,7 @@ def test_out_of_memory_names_its_phase(llama: Any, trace_path: Path, monkeypatch
         """Torch's class has this name; it cannot be provoked without a GPU."""
 
     case = Case(prompts(2, 10, 20), new_tokens=50)
-    calls = iter(range(1000))
-    forward = type(llama).forward
-
-    def breaks(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if next(calls) == when:
-            raise OutOfMemoryError("planted")
-        return forward(self, *args, **kwargs)
-
-    monkeypatch.setattr(type(llama), "forward", breaks)
-    with record(trace_path), case.manager(llama) as manager:
-        manager.add_requests(case.inputs, max_new_tokens=50)
-        while manager.is_running():
-            manager.get_result(timeout=0.2)
-    trace = open_trace(trace_path)
+    trace = recorded_until_it_breaks(case, llama, trace_path, monkeypatch, when, OutOfMemoryError)
     rows = events(trace, EventKind.OUT_OF_MEMORY)
     assert [trace.events.text[row] for row in rows] == [f"{phase}: OutOfMemoryError"]
 

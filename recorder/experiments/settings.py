@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from cbtrace.recorder.errors import RecordError
 from cbtrace.recorder.experiments.spec_error import SpecError
 from cbtrace.traces.errors import declare
-from cbtrace.traces.schema import Facts, Scalar, Severity
+from cbtrace.traces.schema import Scalar, Severity
 
 Percent = Annotated[str, Meta(pattern=r"^[0-9]+(\.[0-9]+)?%$")]
 Size = Annotated[int, Meta(ge=1)] | Percent | UnsetType
@@ -136,11 +136,6 @@ def automatic_share() -> float:
 
     memory = psutil.virtual_memory()
     return min(AUTOMATIC_BYTES, float(memory.available) / 2) / float(memory.total)
-
-
-def setting_facts(settings: Mapping[str, SettingValue]) -> Facts:
-    """Settings as facts: pairs as texts."""
-    return {name: ",".join(map(str, value)) if isinstance(value, list) else value for name, value in settings.items()}
 
 
 declare(

@@ -21,11 +21,6 @@ class Setting:
     resolved: Scalar
 
     @property
-    def chosen_by_engine(self) -> bool:
-        """Whether it was left open and the engine filled it in."""
-        return self.requested in (UNSET, None) and self.resolved not in (UNSET, None)
-
-    @property
     def overruled(self) -> bool:
         """Whether the engine works with another value than the one that was asked for."""
         return self.requested not in (UNSET, None) and self.requested != self.resolved
