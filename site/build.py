@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from cbtrace.site import formats
 from cbtrace.site.analysis.attribution import Cuts, attribute
 from cbtrace.site.analysis.summary import RunSummary, summarize
 from cbtrace.site.charts.specs import chart_specs
@@ -23,6 +22,8 @@ from cbtrace.site.pages.about import about_page
 from cbtrace.site.pages.chrome import Chrome
 from cbtrace.site.pages.compare import compare_page
 from cbtrace.site.pages.compare_data import catalogue_data, compare_data
+from cbtrace.site.pages.compare_groups import compare_entry
+from cbtrace.site.pages.compare_requests import compare_requests, token_files
 from cbtrace.site.pages.index import IndexRow, index_page, index_row
 from cbtrace.site.pages.messages import messages_page
 from cbtrace.site.pages.metrics import metrics_page
@@ -100,7 +101,7 @@ def build_site(
         chrome = _write_assets(folder, title, words)
         runs: list[BuiltRun] = []
         rows: list[IndexRow] = []
-        sides: list[dict[str, str]] = []
+        sides: list[dict[str, Any]] = []
         slugs: set[str] = set()
         for done, path in enumerate(paths):
             if progress is not None:
@@ -139,7 +140,7 @@ def _write_data(folder: OutputFolder, base: str, key: str, data: dict[str, Any])
 
 def _write_run(
     folder: OutputFolder, chrome: Chrome, path: Path, slugs: set[str]
-) -> tuple[BuiltRun, IndexRow, dict[str, str]]:
+) -> tuple[BuiltRun, IndexRow, dict[str, Any]]:
     trace = open_trace(path)
     summary = summarize(trace)
     slug = run_slug(trace, slugs)
@@ -152,12 +153,26 @@ def _write_run(
     key = f"{slug}/run"
     script = _write_data(folder, base, key, timeline.overview | files | {"cuts": cut_rows(cuts, chrome.words)})
     page = folder.write(f"{base}/index.html", run_page(chrome, view, script, key))
-    side = f"{base}/{_write_data(folder, base, f'{slug}/compare', compare_data(trace, summary, slug))}"
+    side = _write_side(folder, base, trace, summary, compare_data(trace, summary, cuts, slug))
     run = BuiltRun(path, view.name, page, trace.recovery.whole, summary)
-    return run, index_row(trace, summary, slug), {"slug": slug, "label": _choice(view.name, trace), "src": side}
+    return run, index_row(trace, summary, slug), side
 
 
-def _write_pages(folder: OutputFolder, chrome: Chrome, rows: list[IndexRow], sides: list[dict[str, str]]) -> None:
+def _write_side(
+    folder: OutputFolder, base: str, trace: Trace, summary: RunSummary, side: dict[str, Any]
+) -> dict[str, Any]:
+    """Write what comparisons need of a run; return its entry in the list of runs that can be chosen."""
+    key = f"{side['slug']}/compare"
+    tokens = [
+        _write_data(folder, base, f"{key}-tokens-{number}", {"ids": part})
+        for number, part in enumerate(token_files(trace))
+    ]
+    requests = _write_data(folder, base, f"{key}-requests", compare_requests(trace))
+    src = _write_data(folder, base, key, side | {"sources": {"requests": requests, "tokens": tokens}})
+    return compare_entry(trace, summary, side, f"{base}/{src}")
+
+
+def _write_pages(folder: OutputFolder, chrome: Chrome, rows: list[IndexRow], sides: list[dict[str, Any]]) -> None:
     runs = data_script("runs", {"runs": sides} | catalogue_data(chrome.words))
     folder.write("index.html", index_page(chrome, rows))
     folder.write("compare.html", compare_page(chrome, _write_hashed(folder, "runs.js", runs)))
@@ -192,12 +207,6 @@ def _write_details(folder: OutputFolder, base: str, slug: str, of: _Details, wor
         "details_a_file": DETAILS_A_FILE,
         "step_starts": [part["index"][0] for part in steps],
     }
-
-
-def _choice(name: str, trace: Trace) -> str:
-    """What a run is called where one of many is chosen: two runs may have the same name."""
-    short = name if len(name) <= 80 else f"{name[:79]}\N{HORIZONTAL ELLIPSIS}"
-    return f"{short} ({trace.path.name}, {formats.instant(trace.header.wall_ns)})"
 
 
 def run_slug(trace: Trace, taken: set[str]) -> str:

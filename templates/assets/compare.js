@@ -166,7 +166,8 @@
   function pairSection(a, b) {
     const { found, onlyA, onlyB, unhashed } = comparison.pairs(a, b);
     const content = [element("p", {}, text("pairs_text", { pairs: found.length, only_a: onlyA, only_b: onlyB, unhashed }))];
-    if (a.requests.limited || b.requests.limited) content.push(element("p", {}, text("pairs_limited", { limit: site.paired_requests })));
+    const most = Math.max(a.requests.id.length, b.requests.id.length);
+    if (Math.max(a.requests.all, b.requests.all) > most) content.push(element("p", {}, text("pairs_limited", { limit: most })));
     if (!found.length) return section("pairs", words.pairs, content, element("p", {}, words.pairs_none));
     const made = comparison.outputs(a, b, found);
     content.push(element("p", {}, made.known ? text("outputs", made) : words.outputs_none));
@@ -209,7 +210,9 @@
 
   async function load(slug) {
     const run = bySlug.get(slug);
-    return cbtrace.need(`${slug}/compare`, run.src);
+    const side = await cbtrace.need(`${slug}/compare`, run.src);
+    const more = await cbtrace.need(`${slug}/compare-requests`, `runs/${slug}/${side.sources.requests}`);
+    return { ...side, requests: more.requests };
   }
 
   async function update() {
