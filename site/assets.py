@@ -1,0 +1,53 @@
+"""Files that all pages of a site share: style sheet, scripts, Vega and the specifications of charts."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+
+from cbtrace.site.charts.specs import chart_specs
+from cbtrace.site.render import data_script
+from cbtrace.site.words import Words
+
+ASSETS = (
+    "style.css",
+    "cbtrace.js",
+    "charts.js",
+    "timeline.js",
+    "where.js",
+    "requests.js",
+    "steps.js",
+    "index.js",
+    "comparison.js",
+    "compare.js",
+)
+VEGA = "vendor/vega.js"
+SPECS = "specs.js"
+
+
+@dataclass(frozen=True)
+class Assets:
+    """The shared files of one site."""
+
+    files: Mapping[str, str]
+    """Text by path relative to the site."""
+    paths: Mapping[str, str]
+    """Path by plain name."""
+
+
+def site_assets(words: Words) -> Assets:
+    """Read the assets and make the specifications of charts with their ``words``."""
+    source = files("cbtrace.templates") / "assets"
+    texts = {name: (source / name).read_text(encoding="utf-8") for name in ASSETS}
+    texts["vega.js"] = (source / VEGA).read_text(encoding="utf-8")
+    texts[SPECS] = data_script("charts", chart_specs(words))
+    paths = {name: f"assets/{hashed_name(name, text)}" for name, text in texts.items()}
+    return Assets({paths[name]: text for name, text in texts.items()}, paths)
+
+
+def hashed_name(name: str, text: str) -> str:
+    """A file name that changes with the file's content, so that no browser shows an old one."""
+    stem, _, suffix = name.rpartition(".")
+    return f"{stem}.{hashlib.sha256(text.encode()).hexdigest()[:8]}.{suffix}"
