@@ -15,6 +15,8 @@ ASSETS = (
     "style.css",
     "cbtrace.js",
     "charts.js",
+    "plot.js",
+    "panels.js",
     "timeline.js",
     "where.js",
     "requests.js",

@@ -7,8 +7,6 @@ from typing import Any
 
 from cbtrace.site.charts.comparison import difference_spec, distribution_spec, pairs_spec
 from cbtrace.site.charts.cuts import cuts_spec
-from cbtrace.site.charts.lanes import lanes_spec
-from cbtrace.site.charts.timeline import timeline_spec
 from cbtrace.site.words import Words
 
 
@@ -16,9 +14,7 @@ from cbtrace.site.words import Words
 def chart_specs(words: Words) -> dict[str, Any]:
     """Each specification, made and validated once; the runs bring the data. Not to be changed."""
     return {
-        "timeline": timeline_spec(words),
         "cuts": cuts_spec(words),
-        "lanes": lanes_spec(words),
         "distribution": distribution_spec(words),
         "difference": difference_spec(words),
         "pairs": pairs_spec(words),

@@ -16,7 +16,7 @@ from cbtrace.site.words import Words
 from cbtrace.traces.reader import Trace
 from cbtrace.traces.schema import AdmissionStop, Engine
 
-POINTS = 400
+POINTS = 800
 """Most points of a panel over the whole run; a zoomed window has between half as many and as many."""
 ROWS_A_FILE = 2048
 MARKS_A_KIND = 200
@@ -88,7 +88,8 @@ def _memory(trace: Trace, origin_ns: int) -> dict[str, list[int]]:
 def _script_words(words: Words) -> dict[str, str]:
     """The texts that the scripts of a run's page need; reasons by number."""
     stops = {f"stop.{stop.value}": words(f"stop.{stop.name}") for stop in AdmissionStop}
-    return words.starting("mark.") | words.starting("timeline.js.") | words.starting("step.js.") | stops
+    charts = words.starting("mark.") | words.starting("plot.")
+    return charts | words.starting("timeline.js.") | words.starting("step.js.") | stops
 
 
 def _split(rows: TimelineRows, slug: str, origin_ns: int) -> Iterator[LevelFile]:

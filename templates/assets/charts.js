@@ -1,4 +1,4 @@
-// Draws charts: puts in the colors of the reader's scheme, and draws again when it or the width changes.
+// Draws charts with Vega: puts in the colors of the reader's scheme, and draws again when it or the width changes.
 (function () {
   "use strict";
 

@@ -17,6 +17,7 @@
   let order = [];
   let page = 0;
   let chart = null;
+  let labels = [];
   let spans = [];
   let asked = 0;
 
@@ -70,12 +71,14 @@
     if (turn !== asked) return;
     const more = list.id.length < list.all ? ` ${text("limited", { listed: number(list.id.length), all: number(list.all) })}` : "";
     shown.textContent = (rows.length ? text("shown", { from: first + 1, to: first + rows.length, all: number(order.length) }) : text("none")) + more;
-    spans = rows.flatMap((row, rank) => spansOf(lives[rank].life, label(row), rank));
     table(rows);
     place.setAttribute("aria-label", text("lanes", { from: first + 1, to: first + rows.length }));
-    if (chart) cbtrace.undraw(chart);
-    chart = rows.length ? cbtrace.draw(place, "lanes", () => ({ spans }), drawn) : null;
-    if (!rows.length) place.replaceChildren();
+    labels = rows.map(label);
+    spans = rows.flatMap((_, rank) => spansOf(lives[rank].life, rank));
+    place.hidden = !rows.length;
+    if (chart) chart.draw();
+    else chart = cbtrace.plot(place, lanes);
+    place.setAttribute("data-drawn-lanes", "");
   }
 
   // Two requests may have one name: the ordinal keeps their lanes apart.
@@ -84,26 +87,21 @@
     return list.id.indexOf(list.id[row]) === list.id.lastIndexOf(list.id[row]) ? name : `${name} #${list.ordinal[row]}`;
   }
 
-  function spansOf(life, name, rank) {
+  function spansOf(life, rank) {
     const made = [];
-    for (let i = 0; i < life.length; i += 3) {
-      made.push({ label: name, rank, state: list.states[life[i]], from: life[i + 1] / 1e6, to: life[i + 2] / 1e6 });
-    }
+    for (let i = 0; i < life.length; i += 3) made.push([rank, life[i + 1] / 1e6, life[i + 2] / 1e6, `--state-${list.states[life[i]]}`]);
     return made;
   }
 
-  function drawn(view) {
-    applyWindow(view);
-    place.setAttribute("data-drawn-lanes", "");
-    view.addEventListener("click", (_event, item) => {
-      if (item && item.datum && item.datum.rank !== undefined) open(list.ordinal[order[page * LANES + item.datum.rank]]);
-    });
+  function lanes() {
+    const [from, to] = cbtrace.window;
+    return { from, to, axis: data.words["plot.time_axis"], panels: [{ title: data.words["plot.lanes"], lane: 16, rows: labels, layers: [{ kind: "lanes", spans }] }] };
   }
 
-  function applyWindow(view) {
-    const [from, to] = cbtrace.window || [0, 1];
-    view.signal("window_from", from).signal("window_to", to).runAsync();
-  }
+  place.addEventListener("click", (event) => {
+    const rank = Math.floor((event.clientY - place.getBoundingClientRect().top - chart.panels[0].top) / chart.panels[0].lane);
+    if (rank >= 0 && rank < labels.length) open(list.ordinal[order[page * LANES + rank]]);
+  });
 
   function table(rows) {
     const heads = [["id", false], ["prompt", true], ["generated", true], ["prefix_hit", true], ["ttft", true], ["gap", true], ["e2e", true], ["resets", true], ["end", false]];
@@ -252,7 +250,7 @@
     });
   }
   addEventListener("cbtrace:window", () => {
-    if (chart && chart.view) applyWindow(chart.view);
+    if (chart) chart.soon();
   });
   addEventListener("cbtrace:state", follow);
   addEventListener("hashchange", follow);
