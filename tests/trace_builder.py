@@ -101,6 +101,8 @@ class TraceBuilder:
     """Whether rosters tell how far requests are."""
     step_ns: int = 1_000_000
     tags: dict[str, str] = field(default_factory=dict)
+    described_by: tuple[Header, Engine] | None = None
+    """First two frames, instead of :func:`header` and :func:`engine`."""
     truth: list[TrueMember] = field(default_factory=list)
     token_times: dict[int, list[int]] = field(default_factory=dict)
     requests: list[SimRequest] = field(default_factory=list)
@@ -114,8 +116,8 @@ class TraceBuilder:
         self.writer = TraceWriter(self.path)
         self.serial = 0
         self.slots: dict[int, tuple[SimRequest, int]] = {}
-        self.write(header(self.name, self.tags))
-        self.write(engine())
+        for frame in self.described_by or (header(self.name, self.tags), engine()):
+            self.write(frame)
 
     def write(self, frame: Frame) -> None:
         """Write any frame, and remember it."""

@@ -31,7 +31,7 @@ from cbtrace.site.analysis.student import student_quantile
 LEVEL = 0.05
 """Two-sided level of an interval; the false-alarm rate of each verdict taken alone."""
 HEADLINE_LEVEL = 0.01
-""":data:`LEVEL` shared by the five numbers of the headline (Bonferroni): the false-alarm rate of all of them together."""
+""":data:`LEVEL` shared by the five numbers of the headline (Bonferroni): the false-alarm rate of all together."""
 LEAST_RUNS = 6
 """Runs of both sides together, with at least two a side."""
 BAND_LIMIT = 0.05
@@ -40,7 +40,16 @@ BAND_LIMIT = 0.05
 Word = Literal["better", "worse", "changed", "within_noise", "cannot_tell"]
 """``changed`` is beyond noise where no direction is better."""
 Why = Literal[
-    "unknown", "one_run", "few_runs", "beyond_noise", "equal", "inside_band", "wide_interval", "same_settings"
+    "unknown",
+    "one_run",
+    "few_runs",
+    "beyond_noise",
+    "equal",
+    "inside_band",
+    "wide_interval",
+    "same_settings",
+    "mixed",
+    "predicted",
 ]
 
 
@@ -73,7 +82,7 @@ class Judgement:
 
     def as_same_settings(self) -> Judgement:
         """The same numbers where both sides are repeats of one setting: what they differ by is noise by definition."""
-        if self.word == "cannot_tell" or self.why == "equal":
+        if self.why in ("unknown", "equal"):
             return self
         return replace(self, word="within_noise", why="same_settings")
 

@@ -1,7 +1,7 @@
 """What two runs are compared by: numbers of a run, one each, by the keys of the JSON summary (``ttft_ms.p95``).
 
-A run is the unit of every comparison. Requests and steps within a run say nothing of how runs differ, so that only these
-numbers enter intervals and verdicts.
+A run is the unit of every comparison. Requests and steps within a run say nothing of how runs differ, so that only
+these numbers enter intervals and verdicts.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ def student_table() -> dict[str, list[float]]:
 
 
 def student_quantile(level: float, df: float) -> float:
-    """``t`` beyond which lies ``level`` (one of the table's) of the distribution with ``df`` >= 1, both tails together."""
+    """``t`` beyond which lies ``level`` (one of the table's), both tails together, with ``df`` >= 1 degrees."""
     nodes = student_table()[str(level)]
     place = (len(nodes) - 1) / max(df, 1.0)
     below = min(int(place), len(nodes) - 2)

@@ -1,0 +1,375 @@
+"""Can two sides be compared, and what differs between them? Asked before any number is.
+
+A side is one run, or several repeats of one setting. *Conditions* (hardware, model, workload, versions, ...) must be
+the same; *settings* may differ, and each that does is one variable. What the engine resolved counts, not only what was
+asked for: ``prefill_first`` has another default margin than ``fifo``, so that changing the scheduler alone changes two
+things.
+
+The rules are data (:func:`comparability_rules`): the browser applies the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from cbtrace.site.analysis.run_conditions import RunConditions, Texts
+
+State = Literal["same", "differs", "unknown"]
+Kind = Literal["same", "declared", "one", "resolved", "several", "unlike", "mixed", "predicted"]
+"""``same``: repeats of one setting. ``declared``: the same, but tags say that something else differs. ``one``: one
+setting differs. ``resolved``: one was changed, and the engine resolved others differently too. ``several``: more than
+one was changed. ``unlike``: a condition differs. ``mixed``: the runs of a side are not repeats of one setting.
+``predicted``: a run was not measured."""
+Role = Literal["changed", "followed", "derived", "inert", "automatic"]
+"""``changed``: asked for. ``followed``: resolved to another value without being asked for, and a variable of its own.
+The others are none: ``derived`` is what a changed one means (``num_blocks`` of ``max_memory_percent``), ``inert`` has
+no effect here, ``automatic`` is a size worked out from free memory, within :data:`AUTOMATIC_SHARE`."""
+
+CATEGORIES = (
+    ("hardware.gpu.other_processes", "moment"),
+    ("measurement.", "recording"),
+    ("software.cbtrace", "recording"),
+    ("hardware.", "hardware"),
+    ("model.device", "hardware"),
+    ("model.dtype", "dtype"),
+    ("model.", "model"),
+    ("generation.", "generation"),
+    ("workload.", "workload"),
+    ("requests.", "workload"),
+    ("software.", "version"),
+    ("batching", "batching"),
+)
+"""Category of a condition by the start of its name, the first that fits; ``environment`` for all others."""
+NO_CONDITION = ("moment", "recording")
+"""Categories that are shown and never make runs unlike: the load of the moment, and how the run was recorded."""
+OTHER_WORK = ("model", "generation", "workload")
+"""Categories in which a difference means that the sides did not do the same work: nothing is better or worse then."""
+NOT_TO_BLAME = (*OTHER_WORK, "hardware")
+"""Categories in which a difference explains any change, so that a gate cannot tell."""
+
+DERIVED = {
+    "num_blocks": ("max_memory_percent", "page_size"),
+    "max_memory_percent": ("num_blocks",),
+    "max_requests_per_batch": ("max_batch_tokens",),
+    "max_cached_graphs": ("use_cuda_graph",),
+    "q_padding_interval_size": ("use_cuda_graph",),
+    "kv_padding_interval_size": ("use_cuda_graph",),
+}
+"""Settings that another one decides by its meaning, where they were not asked for."""
+AUTOMATIC = ("num_blocks", "max_batch_tokens")
+"""Sizes that the engine works out from the memory that is free when it starts, unless they are asked for."""
+AUTOMATIC_SHARE = 0.01
+EXPERIMENT_TAGS = (
+    "experiment", "stage", "variant", "repeat", "workload", "batching", "based_on", "changes", "pinned",
+)  # fmt: skip
+"""Tags that an experiment writes (one named ``experiment`` is among them): they repeat what the settings say."""
+UNASKED = (None, "unset", "none", "0")
+"""Requested values that leave a size to the engine."""
+
+
+@dataclass(frozen=True)
+class ComparedFact:
+    """One condition. A side whose runs differ among themselves has all their values in its text, and is ``mixed``."""
+
+    name: str
+    category: str
+    a: str | None
+    b: str | None
+    state: State
+    mixed: bool
+
+
+@dataclass(frozen=True)
+class ComparedSetting:
+    """One setting that differs between the sides, or within one (``mixed``)."""
+
+    name: str
+    role: Role
+    requested_a: str | None
+    requested_b: str | None
+    resolved_a: str | None
+    resolved_b: str | None
+    mixed: bool
+
+    @property
+    def variable(self) -> bool:
+        """Whether it counts as a variable."""
+        return self.role in ("changed", "followed")
+
+
+@dataclass(frozen=True)
+class ComparedTag:
+    """A tag that all runs of a side share and that the other side does not have; empty when a side has none."""
+
+    name: str
+    a: str
+    b: str
+
+
+@dataclass(frozen=True)
+class Comparability:
+    """What differs between two sides, and what that means for a comparison."""
+
+    kind: Kind
+    conditions: list[ComparedFact]
+    settings: list[ComparedSetting]
+    tags: list[ComparedTag]
+    whole: bool
+    """Everything that was recorded was read, of every run."""
+
+    @property
+    def unlike(self) -> list[ComparedFact]:
+        """Conditions that differ and count."""
+        return [fact for fact in self.conditions if fact.state == "differs" and fact.category not in NO_CONDITION]
+
+    @property
+    def unknown(self) -> list[ComparedFact]:
+        """Conditions that are not known on both sides: they may differ."""
+        return [fact for fact in self.conditions if fact.state == "unknown" and fact.category not in NO_CONDITION]
+
+    @property
+    def categories(self) -> list[str]:
+        """In which categories the sides are unlike, each once."""
+        return sorted({fact.category for fact in self.unlike})
+
+    @property
+    def variables(self) -> list[str]:
+        """Settings that differ and count, those that were asked for first."""
+        return [s.name for role in ("changed", "followed") for s in self.settings if s.role == role]
+
+    @property
+    def same_work(self) -> bool:
+        """Whether both sides did the same work, so that one can be better than the other."""
+        return self.kind not in ("mixed", "predicted") and not set(self.categories) & set(OTHER_WORK)
+
+    @property
+    def attributable(self) -> bool:
+        """Whether a change can come from what was meant to differ: a gate needs that."""
+        return self.kind not in ("same", "mixed", "predicted") and not set(self.categories) & set(NOT_TO_BLAME)
+
+
+def compare_conditions(a: Sequence[RunConditions], b: Sequence[RunConditions]) -> Comparability:
+    """Compare the runs of A with the runs of B, each one or more."""
+    conditions = _conditions(a, b)
+    settings = _settings(a, b) if not _differs(conditions, "batching") else []
+    tags = _declared(a, b)
+    return Comparability(
+        kind=_kind(conditions, settings, tags, any(run.predicted for run in (*a, *b))),
+        conditions=conditions,
+        settings=settings,
+        tags=tags,
+        whole=all(run.whole for run in (*a, *b)),
+    )
+
+
+def _kind(
+    conditions: list[ComparedFact], settings: list[ComparedSetting], tags: list[ComparedTag], predicted: bool
+) -> Kind:
+    counted = [fact for fact in conditions if fact.category not in NO_CONDITION]
+    changed = sum(setting.role == "changed" for setting in settings)
+    variables = sum(setting.variable for setting in settings)
+    if predicted:
+        return "predicted"
+    if any(fact.mixed for fact in counted) or any(setting.mixed and setting.variable for setting in settings):
+        return "mixed"
+    if any(fact.state == "differs" for fact in counted):
+        return "unlike"
+    if variables > 1:
+        return "resolved" if changed == 1 else "several"
+    if variables == 1:
+        return "one"
+    return "declared" if tags else "same"
+
+
+# Conditions ----------------------------------------------------------------------------------------------------------
+
+
+def _conditions(a: Sequence[RunConditions], b: Sequence[RunConditions]) -> list[ComparedFact]:
+    facts = [
+        _fact(name, [run.conditions for run in a], [run.conditions for run in b])
+        for name in _names(run.conditions for run in (*a, *b))
+    ]
+    return _one_workload(facts)
+
+
+def _fact(name: str, a: list[Texts], b: list[Texts]) -> ComparedFact:
+    left, right = [run.get(name) for run in a], [run.get(name) for run in b]
+    mixed = len(_known(left)) > 1 or len(_known(right)) > 1
+    state: State = "differs" if mixed or _differ(left, right) else "unknown" if None in (*left, *right) else "same"
+    return ComparedFact(name, _category(name), _shown(left), _shown(right), state, mixed)
+
+
+def _one_workload(facts: list[ComparedFact]) -> list[ComparedFact]:
+    """A digest of the whole workload decides alone; without one, the requests that were sent do.
+
+    What else is known of a workload describes it: another name, or a field that an older version does not have, is no
+    other workload.
+    """
+    deciding = next((f for f in facts if f.name == "workload.digest" and f.state != "unknown"), None)
+    if deciding is None:
+        return facts
+    described = [f for f in facts if f.category == "workload" and f is not deciding]
+    if deciding.state == "differs":
+        return facts
+    return [fact for fact in facts if fact not in described]
+
+
+def _category(name: str) -> str:
+    return next((category for start, category in CATEGORIES if name.startswith(start)), "environment")
+
+
+def _differs(facts: list[ComparedFact], category: str) -> bool:
+    return any(fact.state == "differs" and fact.category == category for fact in facts)
+
+
+# Settings ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Values:
+    """One setting over the runs of both sides."""
+
+    name: str
+    requested_a: list[str | None]
+    requested_b: list[str | None]
+    resolved_a: list[str | None]
+    resolved_b: list[str | None]
+
+    @property
+    def mixed(self) -> bool:
+        return any(len(_known(values)) > 1 for values in (self.resolved_a, self.resolved_b))
+
+    @property
+    def asked(self) -> bool:
+        """Whether what was asked for differs."""
+        return _differ(self.requested_a, self.requested_b)
+
+    @property
+    def differs(self) -> bool:
+        """Whether the engines worked with different values; where that is unknown, whether that was asked for."""
+        if _known(self.resolved_a) and _known(self.resolved_b):
+            return _differ(self.resolved_a, self.resolved_b)
+        return self.asked
+
+    @property
+    def pinned(self) -> bool:
+        """Whether both sides asked for a value."""
+        return not any(value in UNASKED for value in (*self.requested_a, *self.requested_b))
+
+    @property
+    def wavers(self) -> bool:
+        """An automatic size that differs by no more than free memory does."""
+        if self.name not in AUTOMATIC or any(v not in UNASKED for v in (*self.requested_a, *self.requested_b)):
+            return False
+        left, right = _numbers(self.resolved_a), _numbers(self.resolved_b)
+        if not left or not right:
+            return False
+        return max(*left, *right) <= min(*left, *right) * (1 + AUTOMATIC_SHARE)
+
+
+def _settings(a: Sequence[RunConditions], b: Sequence[RunConditions]) -> list[ComparedSetting]:
+    names = _names(texts for run in (*a, *b) for texts in (run.requested, run.resolved))
+    found = {
+        name: _Values(
+            name,
+            [run.requested.get(name) for run in a],
+            [run.requested.get(name) for run in b],
+            [run.resolved.get(name) for run in a],
+            [run.resolved.get(name) for run in b],
+        )
+        for name in names
+    }
+    differing = {name: values for name, values in found.items() if values.differs or values.mixed}
+    changed = {name for name, values in differing.items() if values.asked and not _inert(name, found)}
+    return [
+        ComparedSetting(
+            name,
+            _role(values, changed, found),
+            _shown(values.requested_a),
+            _shown(values.requested_b),
+            _shown(values.resolved_a),
+            _shown(values.resolved_b),
+            values.mixed,
+        )
+        for name, values in differing.items()
+    ]
+
+
+def _role(values: _Values, changed: set[str], found: dict[str, _Values]) -> Role:
+    if values.wavers:
+        return "automatic"
+    if _inert(values.name, found):
+        return "inert"
+    if values.name in changed:
+        return "changed"
+    if any(source in changed for source in DERIVED.get(values.name, ())):
+        return "derived"
+    return "followed"
+
+
+def _inert(name: str, found: dict[str, _Values]) -> bool:
+    """The share of memory only decides sizes: where these are asked for, or come out the same, it does nothing."""
+    if name != "max_memory_percent":
+        return False
+    sizes = [found[size] for size in AUTOMATIC if size in found]
+    return len(sizes) == len(AUTOMATIC) and all(
+        size.pinned or (bool(_known(size.resolved_a)) and not size.differs and not size.mixed) for size in sizes
+    )
+
+
+# Tags ----------------------------------------------------------------------------------------------------------------
+
+
+def _declared(a: Sequence[RunConditions], b: Sequence[RunConditions]) -> list[ComparedTag]:
+    written = EXPERIMENT_TAGS if any("experiment" in run.tags for run in (*a, *b)) else ()
+    found = []
+    for name in _names(run.tags for run in (*a, *b)):
+        left, right = {run.tags.get(name, "") for run in a}, {run.tags.get(name, "") for run in b}
+        if name not in written and len(left) == len(right) == 1 and left != right:
+            found.append(ComparedTag(name, left.pop(), right.pop()))
+    return found
+
+
+# Values of a side ----------------------------------------------------------------------------------------------------
+
+
+def _names(facts: Iterable[Iterable[str]]) -> list[str]:
+    return sorted({name for names in facts for name in names})
+
+
+def _known(values: list[str | None]) -> list[str]:
+    """The different values of a side, in order."""
+    return list(dict.fromkeys(value for value in values if value is not None))
+
+
+def _differ(a: list[str | None], b: list[str | None]) -> bool:
+    left, right = _known(a), _known(b)
+    return bool(left) and bool(right) and left != right
+
+
+def _shown(values: list[str | None]) -> str | None:
+    return ", ".join(_known(values)) or None
+
+
+def _numbers(values: list[str | None]) -> list[float]:
+    try:
+        return [float(value) for value in values if value is not None]
+    except ValueError:
+        return []
+
+
+def comparability_rules() -> dict[str, Any]:
+    """The rules as data, for the browser."""
+    return {
+        "categories": [list(rule) for rule in CATEGORIES],
+        "no_condition": list(NO_CONDITION),
+        "other_work": list(OTHER_WORK),
+        "not_to_blame": list(NOT_TO_BLAME),
+        "derived": {name: list(sources) for name, sources in DERIVED.items()},
+        "automatic": list(AUTOMATIC),
+        "automatic_share": AUTOMATIC_SHARE,
+        "experiment_tags": list(EXPERIMENT_TAGS),
+        "unasked": list(UNASKED),
+    }

@@ -1,0 +1,91 @@
+"""What a run says of itself that a comparison must look at, as texts under names that all versions share.
+
+A *condition* is what a fair comparison holds fixed; a *setting* is what it may change. ``None`` is unknown.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cbtrace.site import formats
+from cbtrace.site.analysis.conditions import UNSET, conditions
+from cbtrace.site.plain_text import distinct, plain
+from cbtrace.traces.reader import Trace
+from cbtrace.traces.schema import Facts, Scalar
+
+Texts = Mapping[str, str | None]
+
+STATIC = "static"
+"""The adapter of static batching; all others record an engine of continuous batching."""
+RENAMED = {"block_size": "page_size"}
+"""Settings that Transformers 5.20 renamed: the same quantity under two names."""
+SAID_TWICE = ("scheduler",)
+"""The class of the scheduler, which ``scheduler_type`` tells already."""
+_LONGEST = 200
+
+
+@dataclass(frozen=True)
+class RunConditions:
+    """One run. All values are texts, as a reader sees them and the browser compares them."""
+
+    requested: Texts
+    """Settings as asked for; ``unset`` was left to the engine."""
+    resolved: Texts
+    """Settings as the engine worked with them."""
+    conditions: Texts
+    """Fingerprint, model, generation, what was sent, and how it was batched."""
+    tags: Mapping[str, str]
+    predicted: bool
+    whole: bool
+    """Everything that was recorded was read."""
+
+
+def run_conditions(trace: Trace) -> RunConditions:
+    """Take them from a trace; of its engines the last, which its numbers come from too."""
+    engine = trace.engines[-1] if trace.engines else None
+    facts: dict[str, Scalar] = {fact.name: fact.value for fact in conditions(trace.header, engine)}
+    facts["requests.sent"] = _sent(trace)
+    if engine is not None:
+        facts["batching"] = "static" if engine.adapter == STATIC else "continuous"
+        # Up to Transformers 5.17 the engine puts this before the name of the attention that it calls.
+        facts["model.attention"] = _without_prefix(facts.get("model.attention"), "paged|")
+    return RunConditions(
+        requested=_texts(_renamed(engine.requested)) if engine else {},
+        resolved=_texts(_renamed(engine.resolved)) if engine else {},
+        conditions=_texts(facts),
+        tags={plain(key, 80): distinct(value, _LONGEST) for key, value in sorted(trace.header.tags.items())},
+        predicted=trace.header.predicted,
+        whole=trace.recovery.whole,
+    )
+
+
+def _sent(trace: Trace) -> str | None:
+    """A digest of the requests that were sent, in any order; ``None`` where some or their prompts are not known."""
+    requests = trace.requests
+    if not trace.recovery.whole or not len(requests.id) or not all(requests.prompt_hash):
+        return None
+    sizes = zip(requests.prompt_hash, requests.prompt_tokens.tolist(), requests.max_new_tokens.tolist(), strict=True)
+    rows = sorted(f"{prompt.hex()} {tokens} {limit}" for prompt, tokens, limit in sizes)
+    return f"{len(rows)} requests [{hashlib.sha256(chr(10).join(rows).encode()).hexdigest()[:12]}]"
+
+
+def _without_prefix(value: Scalar, prefix: str) -> Scalar:
+    return value.removeprefix(prefix) if isinstance(value, str) else value
+
+
+def _renamed(facts: Facts) -> Facts:
+    kept = {name: value for name, value in facts.items() if name not in RENAMED and name not in SAID_TWICE}
+    for old, new in RENAMED.items():
+        if old in facts and kept.get(new) in (None, UNSET):
+            kept[new] = facts[old]
+    return kept
+
+
+def _texts(facts: Facts) -> dict[str, str | None]:
+    return {plain(name, 80): _text(facts[name]) for name in sorted(facts)}
+
+
+def _text(value: Scalar) -> str | None:
+    return None if value is None else distinct(formats.fact(value), _LONGEST)
