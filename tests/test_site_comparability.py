@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,21 @@ def test_tags_declare_what_a_trace_cannot_show() -> None:
     assert compare_conditions(of_experiment[:1], of_experiment[1:]).kind == "same"
     with_setting = compare_conditions([tagged("a")], [run({"num_blocks": "64"}, tags={"commit": "b"})])
     assert with_setting.kind == "one"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "apart"),
+    [
+        ([1, 2], [3, 4], True),
+        ([5, 6], [3, 4], True),
+        ([1, 3], [2, 4], False),
+        ([1], [2], False),
+        ([2, 2], [2, 2], False),
+    ],
+)
+def test_sides_recorded_one_after_the_other_are_told(a: list[int], b: list[int], apart: bool) -> None:
+    sides = ([replace(run(), recorded_ns=at) for at in side] for side in (a, b))
+    assert compare_conditions(*sides).apart is apart
 
 
 # What follows for the words ------------------------------------------------------------------------------------------

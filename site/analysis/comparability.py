@@ -118,6 +118,9 @@ class Comparability:
     tags: list[ComparedTag]
     whole: bool
     """Everything that was recorded was read, of every run."""
+    apart: bool
+    """All runs of one side were recorded before the first of the other. A slow change of the machine (warmth, another
+    load) then looks like a difference of the sides, and no statistics can tell; recorded in turn, it meets both."""
 
     @property
     def unlike(self) -> list[ComparedFact]:
@@ -161,7 +164,13 @@ def compare_conditions(a: Sequence[RunConditions], b: Sequence[RunConditions]) -
         settings=settings,
         tags=tags,
         whole=all(run.whole for run in (*a, *b)),
+        apart=_apart([run.recorded_ns for run in a], [run.recorded_ns for run in b]),
     )
+
+
+def _apart(a: list[int], b: list[int]) -> bool:
+    """One run a side is no order: nothing rests on it."""
+    return min(len(a), len(b)) > 1 and (max(a) < min(b) or max(b) < min(a))
 
 
 def _kind(

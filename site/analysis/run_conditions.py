@@ -40,6 +40,8 @@ class RunConditions:
     predicted: bool
     whole: bool
     """Everything that was recorded was read."""
+    recorded_ns: int = 0
+    """Wall clock at the start of the recording."""
 
 
 def run_conditions(trace: Trace) -> RunConditions:
@@ -58,6 +60,7 @@ def run_conditions(trace: Trace) -> RunConditions:
         tags={plain(key, 80): distinct(value, _LONGEST) for key, value in sorted(trace.header.tags.items())},
         predicted=trace.header.predicted,
         whole=trace.recovery.whole,
+        recorded_ns=trace.header.wall_ns,
     )
 
 
