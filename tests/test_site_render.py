@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
 from cbtrace.site import formats
-from cbtrace.site.render import canonical_json, data_script, environment
+from cbtrace.site.render import canonical_json, data_script, environment, seen
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -19,13 +20,35 @@ JSON = st.recursive(
 )
 
 
+def all_seen(data: object) -> object:
+    if isinstance(data, dict):
+        return {key: all_seen(value) for key, value in data.items()}
+    return [all_seen(value) for value in data] if isinstance(data, list) else seen(data)
+
+
 @given(JSON, st.text())
 def test_a_data_script_holds_the_data_and_can_never_end_a_script(data: object, key: str) -> None:
     script = data_script(key, {"data": data, "bait": "</script><!--<script>"})
     assert "<" not in script
     assert script.isascii()
     arguments = json.loads(f"[{script.removeprefix('cbtrace.load(').removesuffix(');' + chr(10))}]")
-    assert arguments == [key, {"data": data, "bait": "</script><!--<script>"}]
+    assert arguments == [key, {"data": all_seen(data), "bait": "</script><!--<script>"}]
+
+
+@given(st.text())
+def test_what_can_be_seen_stays_and_what_cannot_is_replaced(text: str) -> None:
+    shown = seen(text)
+    assert len(shown) == len(text)
+    for before, after in zip(text, shown, strict=True):
+        hidden = unicodedata.category(before) == "Cc" and before not in "\t\n\r"
+        hidden |= unicodedata.bidirectional(before) in ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
+        assert after == "\N{REPLACEMENT CHARACTER}" if hidden else after in (before, "\N{REPLACEMENT CHARACTER}")
+        assert after == before or not before.isprintable()
+
+
+def test_a_name_cannot_turn_the_direction_of_a_page() -> None:
+    template = environment().from_string("{{ name }}|{{ name | safe }}")
+    assert template.render(name="a\u202egnp.exe\x07") == "|".join(["a\ufffdgnp.exe\ufffd"] * 2)
 
 
 def test_order_does_not_matter() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +10,7 @@ from cbtrace.site.analysis.pieces import PIECES
 from cbtrace.traces.columns import Ints
 
 BANDS = (("all", 0, 100), ("low", 0, 50), ("middle", 50, 95), ("high", 95, 99), ("top", 99, 100))
-"""Bands of the ordered values, in per cent: from above the first to the second."""
+"""Bands of the values, by percentiles as in the headline: from above the first to the second one."""
 SINGLES = (("p50", 50), ("p95", 95), ("max", 100))
 
 
@@ -28,10 +27,11 @@ class Band:
 
 @dataclass(frozen=True)
 class Single:
-    """The row that stands for a percentile: the smallest one that so many per cent are not above."""
+    """The row that is nearest to a percentile. The percentile itself may lie between two rows."""
 
     id: str
     row: int
+    percentile_ns: float
     total_ns: int
     pieces: dict[str, int]
 
@@ -42,25 +42,27 @@ def pieces_of(values: Ints) -> dict[str, int]:
 
 
 def bands(total_ns: Ints, pieces: Ints) -> list[Band]:
-    """The bands that have rows. ``pieces`` has the shape (n, len(PIECES))."""
-    order = np.argsort(total_ns, kind="stable")
+    """The bands that have rows. ``pieces`` has the shape (n, len(PIECES)). Above p95 there is always the worst row,
+    however few there are, unless it has equals below."""
+    if not len(total_ns):
+        return []
     found = []
     for name, low, high in BANDS:
-        rows = order[_rank(low, len(order)) : _rank(high, len(order))]
-        if len(rows):
+        above = -1.0 if low == 0 else float(np.percentile(total_ns, low))
+        rows = (total_ns > above) & (total_ns <= np.percentile(total_ns, high))
+        if rows.any():
             sums = pieces_of(pieces[rows].sum(axis=0))
-            found.append(Band(name, len(rows), int(total_ns[rows].sum()), sums))
+            found.append(Band(name, int(rows.sum()), int(total_ns[rows].sum()), sums))
     return found
 
 
 def singles(total_ns: Ints, pieces: Ints) -> list[Single]:
-    """The rows that stand for the median, the 95th percentile and the worst."""
-    order = np.argsort(total_ns, kind="stable")
-    if not len(order):
+    """The rows nearest to the median and the 95th percentile, and the worst; the first of equals."""
+    if not len(total_ns):
         return []
-    rows = [(name, int(order[max(_rank(q, len(order)) - 1, 0)])) for name, q in SINGLES]
-    return [Single(name, row, int(total_ns[row]), pieces_of(pieces[row])) for name, row in rows]
-
-
-def _rank(q: int, n: int) -> int:
-    return math.ceil(q * n / 100)
+    found = []
+    for name, q in SINGLES:
+        percentile = float(np.percentile(total_ns, q))
+        row = int(np.argmin(np.abs(total_ns - percentile)))
+        found.append(Single(name, row, percentile, int(total_ns[row]), pieces_of(pieces[row])))
+    return found

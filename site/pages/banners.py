@@ -20,6 +20,8 @@ class Banner:
     title: str
     text: str
     remedy: str = ""
+    slug: str = ""
+    """Of the message that says more."""
 
 
 def banners(trace: Trace, summary: RunSummary, words: Words) -> list[Banner]:
@@ -41,6 +43,7 @@ def _recovery(trace: Trace, words: Words) -> list[Banner]:
             words(f"banner.{kind}.title") if i == 0 else finding.slug,
             finding.meaning,
             explain(finding.slug).remedy,
+            finding.slug,
         )
         for i, finding in enumerate(report.findings)
     ]
@@ -51,6 +54,7 @@ def _circumstances(trace: Trace, summary: RunSummary, words: Words) -> list[Bann
     unnamed = int((~trace.steps.members_known).sum())
     processes = int(trace.gpu.processes.max(initial=-1))
     running, total = summary.requests.running, summary.requests.total
+    rank, world = trace.header.rank, trace.header.world_size
     missing = ", ".join(engine.missing) if engine else ""
     conditions: tuple[tuple[bool, str, str, dict[str, object]], ...] = (
         (summary.predicted, "predicted", "warning", {}),
@@ -60,9 +64,12 @@ def _circumstances(trace: Trace, summary: RunSummary, words: Words) -> list[Bann
         (processes > 1, "other_processes", "warning", {"count": processes}),
         (len(trace.engines) > 1, "engines", "warning", {"count": len(trace.engines)}),
         (summary.steps == 0, "no_steps", "warning", {}),
+        (world > 1, "rank", "info", {"rank": rank, "world": world}),
     )
     found = [
-        Banner(f"about-{name}", severity, words(f"banner.{name}.title"), words(f"banner.{name}.text", **values))
+        Banner(
+            f"about-{name}", severity, words(f"banner.{name}.title", **values), words(f"banner.{name}.text", **values)
+        )
         for holds, name, severity, values in conditions
         if holds
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cbtrace.site.analysis.summary import RunSummary
 from cbtrace.site.words import Words
 from cbtrace.traces.reader import Trace
-from cbtrace.traces.schema import AdmissionStop, EventKind, Severity
+from cbtrace.traces.schema import AdmissionStop, EndReason, EventKind, Severity
 
 
 def event_label(words: Words, kind: int) -> str:
@@ -36,7 +36,8 @@ def health(trace: Trace) -> str:
         return "incomplete"
     worst = max((notice.severity for notice in trace.notices), default=0)
     worst = max(worst, int(trace.recovery.severity))
-    return "warning" if worst >= Severity.WARNING or status == "ring" else "complete"
+    running = bool((trace.requests.end_reason == EndReason.RUNNING).any())
+    return "warning" if worst >= Severity.WARNING or status == "ring" or running else "complete"
 
 
 def request_label(trace: Trace, request: int) -> str:

@@ -10,14 +10,16 @@ from cbtrace.site import formats
 from cbtrace.site.analysis.admission import admission_limits
 from cbtrace.site.analysis.summary import RunSummary
 from cbtrace.site.analysis.timeline import timeline_rows
+from cbtrace.site.messages import all_messages
 from cbtrace.site.pages.labels import event_label, request_label, severity_name, stop_label
 from cbtrace.site.pages.timeline_data import TimelineData
 from cbtrace.site.words import Words
 from cbtrace.traces.reader import Trace
-from cbtrace.traces.schema import AdmissionStop
+from cbtrace.traces.schema import AdmissionStop, Notice
 
 TABLE_ROWS = 40
 EVENT_ROWS = 500
+NOTICES = 100
 
 
 @dataclass(frozen=True)
@@ -101,12 +103,14 @@ class Pair:
 
 @dataclass(frozen=True)
 class NoticeRow:
-    """Something that the recorder said."""
+    """Something that the recorder, or the reader of the trace, said."""
 
     severity: str
     severity_label: str
     slug: str
     text: str
+    explained: bool
+    """Whether the page of messages has it: a newer recorder may say what this version does not know."""
 
 
 def timeline_section(
@@ -215,9 +219,12 @@ def recording_pairs(trace: Trace, summary: RunSummary, words: Words) -> list[Pai
     if engine is not None:
         verified = words("recording.verified" if engine.verified else "recording.unverified")
         adapter = words("recording.adapter_value", adapter=engine.adapter, verified=verified)
-    ended = words("recording.ended_unknown") if footer is None else footer.reason
+    ended = words("recording.ended_unknown")
+    if footer is not None:
+        ended = words.or_key(f"recording.ended_{footer.reason}", footer.reason)
+        ended = f"{ended} ({footer.text})" if footer.text else ended
     values = {
-        "complete": " ".join(trace.recovery.messages) or words("health.complete"),
+        "complete": words(f"recovery.{trace.recovery.status}"),
         "ended": ended,
         "stored": ", ".join(header.stored) or words("recording.stored_none"),
         "cost": cost,
@@ -230,14 +237,15 @@ def recording_pairs(trace: Trace, summary: RunSummary, words: Words) -> list[Pai
 
 
 def notice_rows(trace: Trace, words: Words) -> list[NoticeRow]:
-    """Notices of the recorder, gravest first."""
-    rows = [
-        NoticeRow(
-            severity_name(notice.severity),
-            words(f"severity.{severity_name(notice.severity).upper()}"),
-            notice.slug,
-            notice.text,
-        )
-        for notice in sorted(trace.notices, key=lambda notice: (-notice.severity, notice.t_ns))
+    """What the trace lost and what the recorder said, gravest first."""
+    known = all_messages()
+    said = [
+        *trace.recovery.findings,
+        *sorted(trace.notices, key=lambda notice: notice.t_ns),
     ]
-    return rows[:100]
+    rows = []
+    for one in sorted(said, key=lambda one: -one.severity)[:NOTICES]:
+        name = severity_name(one.severity)
+        text = one.text if isinstance(one, Notice) else one.meaning
+        rows.append(NoticeRow(name, words(f"severity.{name.upper()}"), one.slug, text, one.slug in known))
+    return rows

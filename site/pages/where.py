@@ -36,6 +36,8 @@ class CutTable:
     bands: list[str]
     singles: list[str]
     """Headings of the single values: which percentile, how long it took, whose it was."""
+    note: str
+    """That the headline's percentiles lie between values, where they differ from those of the single rows."""
     rows: list[PieceRow]
 
 
@@ -81,8 +83,26 @@ def _table(name: str, cut: TtftCuts | GapCuts, trace: Trace, words: Words) -> Cu
         title=title,
         bands=[words(f"band.{band.id}", n=formats.number(band.n)) for band in found],
         singles=[_heading(one, cut, trace, words) for one in single],
+        note=_between(name, single, words),
         rows=[_row(piece, found, single, words) for piece in used],
     )
+
+
+def _between(name: str, single: list[Single], words: Words) -> str:
+    """Why a percentile of the headline is not the value of any request, with both values."""
+    differ = [one for one in single if formats.from_ns(one.total_ns) != formats.number(one.percentile_ns / 1e6)]
+    if not differ:
+        return ""
+    pairs = [
+        words(
+            "where.between_pair",
+            id=one.id,
+            headline=formats.number(one.percentile_ns / 1e6),
+            single=formats.from_ns(one.total_ns),
+        )
+        for one in differ
+    ]
+    return words(f"where.between_{name}", pairs="; ".join(pairs))
 
 
 def _heading(one: Single, cut: TtftCuts | GapCuts, trace: Trace, words: Words) -> str:
