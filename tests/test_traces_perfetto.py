@@ -18,6 +18,7 @@ from cbtrace.traces.schema import Memory, Step, StepFlag
 from trace_builder import TraceBuilder, eventful
 
 FIXTURES = Path(__file__).parent / "fixtures"
+KEPT = [path.stem for path in sorted(FIXTURES.glob("*.cbt"))]
 
 
 def strict(text: str) -> list[dict[str, Any]]:
@@ -81,11 +82,11 @@ def asynchronous(path: Path) -> Path:
     return path
 
 
-@pytest.fixture(params=["eventful", "real", "asynchronous", "killed", "damaged"])
+@pytest.fixture(params=["eventful", "asynchronous", "killed", "damaged", *KEPT])
 def trace_path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     path = tmp_path / "run.cbt"
-    if request.param == "real":
-        return FIXTURES / "version-1-soft-resets.cbt"
+    if request.param in KEPT:
+        return FIXTURES / f"{request.param}.cbt"
     if request.param == "asynchronous":
         return asynchronous(path)
     build = eventful(path)

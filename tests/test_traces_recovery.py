@@ -141,6 +141,21 @@ def test_each_frame_taken_out_is_noticed(build: TraceBuilder, tmp_path: Path) ->
             assert trace.header.name == ""
 
 
+def test_a_frame_in_another_place_is_noticed(build: TraceBuilder, tmp_path: Path) -> None:
+    """Wherever it matters who was in which slot, or which step was first."""
+    sound = build.frames
+    places = [at for at, frame in enumerate(sound) if isinstance(frame, Step | Roster | Header)]
+    for place in places[:-1]:
+        for other in (0, len(sound) - 1):
+            if abs(other - place) > 12:
+                moved = [*sound[:place], *sound[place + 1 :]]
+                moved.insert(other, sound[place])
+                trace = read(tmp_path / "moved.cbt", assemble(moved))
+                assert "frames-reordered" in [finding.slug for finding in trace.recovery.findings], (place, other)
+                assert trace.recovery.status == "damaged"
+                claims_only_what_is_true(trace, build)
+
+
 def test_frames_repeated_or_out_of_order_change_nothing(build: TraceBuilder, tmp_path: Path) -> None:
     sound = open_trace(build.path)
     twice = read(tmp_path / "twice.cbt", assemble([frame for frame in build.frames for _ in range(2)]))

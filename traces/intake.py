@@ -38,6 +38,7 @@ MAX_ORDINAL = (1 << 32) - 1
 _LARGEST = (1 << 63) - 1
 _MOST_BITS = MAX_SLOTS // 8
 _DEPARTURES = (EventKind.SOFT_RESET, EventKind.OFFLOAD)
+_IN_FLIGHT = 2  # steps that an asynchronous engine may have scheduled and not yet written
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,8 @@ class Intake:
     frames: int = 0
     repeated: int = 0
     """Frames that are in the file twice, byte for byte."""
+    reordered: int = 0
+    """Frames before which the file has what was written after them; steps among themselves are not counted here."""
     impossible: int = 0
     """Frames whose values cannot be: beyond 64 bits, or negative where that has no meaning."""
     last_step: int = -1
@@ -136,18 +139,20 @@ class Intake:
     def _reached(self, index: int) -> None:
         if index > self.last_step:
             self.last_step = index
+            self.reordered += index + _IN_FLIGHT < self._now
             if index >= self._now:
                 self._now = index + 1
 
     def _take_other(self, frame: Frame) -> None:
         if isinstance(frame, Header):
             self.header = self.header or frame
+            self.reordered += self.frames > 1
         elif isinstance(frame, Engine):
             self.engines.append(frame)
         elif isinstance(frame, Request):
             self.requests.setdefault(frame.request, frame)
         elif isinstance(frame, Visible):
-            self.visible.setdefault(frame.request, frame.t_ns)
+            self.visible[frame.request] = min(frame.t_ns, self.visible.get(frame.request, frame.t_ns))
         elif isinstance(frame, Admit | Roster):
             if isinstance(frame, Admit):
                 self.admits.setdefault(frame.serial, frame)
@@ -184,8 +189,15 @@ class Intake:
             self.overwritten = frame
             # What came before says who was alive then, not who was in which slot when: the roster that follows does.
             self.membership.clear()
+            # It has the order of requests, not of time, and no steps.
+            self.reordered = int(self.last_step >= 0)
+            self._now = 0
 
     def _member(self, frame: Admit | End | Event | Roster) -> None:
+        late = frame.step < self._now
+        self.reordered += late
+        if late and isinstance(frame, Roster):
+            return  # it would bring back those who have left meanwhile
         self.membership.append(frame)
         self._now = max(self._now, frame.step)
 

@@ -367,6 +367,7 @@ def _losses(
         admissions_lost=trace._stays.admissions_lost,
         requests_unknown=len(trace._ordinals) - len(intake.requests),
         frames_repeated=intake.repeated + packed.repeated,
+        frames_reordered=intake.reordered + packed.reordered,
         frames_unreadable=unreadable + intake.impossible,
         malformed_parts=packed.malformed,
     )

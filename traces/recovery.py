@@ -91,6 +91,7 @@ class Losses:
     admissions_lost: int
     requests_unknown: int
     frames_repeated: int
+    frames_reordered: int
     frames_unreadable: int
     malformed_parts: int
 
@@ -140,6 +141,7 @@ def _findings(losses: Losses) -> list[Finding]:
         ("admissions-lost", losses.admissions_lost, "{} admissions are missing: some members cannot be named."),
         ("requests-unknown", losses.requests_unknown, "{} requests are known by number only."),
         ("frames-repeated", losses.frames_repeated, "{} frames are in the file more than once; one of each was used."),
+        ("frames-reordered", losses.frames_reordered, "{} frames are not where they were written."),
         ("frames-unreadable", losses.frames_unreadable, "{} whole frames could not be understood and were skipped."),
         ("values-malformed", losses.malformed_parts, "{} packed values of steps have a wrong size and were skipped."),
     )
@@ -258,6 +260,12 @@ _MESSAGES = [
         "Nothing is lost; find out what changed the file.",
     ),
     declare(
+        "frames-reordered",
+        Severity.WARNING,
+        "Parts of the file were moved: frames follow others that were written after them.",
+        "Nothing is lost, but who was in a slot may not be known everywhere; find out what changed the file.",
+    ),
+    declare(
         "frames-unreadable",
         Severity.DATA_LOSS,
         "Frames are intact, and hold what this cbtrace does not understand or what cannot be.",
@@ -292,6 +300,7 @@ _DAMAGE = {
     "requests-unknown",
     "frames-missing",
     "frames-repeated",
+    "frames-reordered",
     "frames-unreadable",
     "values-malformed",
 }

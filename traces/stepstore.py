@@ -64,6 +64,8 @@ class StepColumns:
     starved: Listed
     groups: dict[int, bytes]
     repeated: int
+    reordered: int
+    """Steps that the file has before the step that precedes them."""
     malformed: int
 
     def __len__(self) -> int:
@@ -136,11 +138,12 @@ class StepStore:
         instants, self._instants = np.concatenate(self._instants), []
         lengths, self._lengths = np.concatenate(self._lengths), []
         offsets = np.cumsum(lengths) - lengths
-        index = numbers[:, 0]
+        index, reordered = numbers[:, 0], 0
         if (np.diff(index) > 0).all():
             place = np.arange(self._count)
         else:
             _, order = np.unique(index, return_index=True)  # the first of each index, in order
+            reordered = int((np.diff(order) < 0).sum())
             place = np.full(self._count, -1, dtype=np.int64)
             place[order] = np.arange(len(order))
             numbers, instants, offsets, lengths = (part[order] for part in (numbers, instants, offsets, lengths))
@@ -158,6 +161,7 @@ class StepStore:
             starved=Listed(starved[0], starved[1].astype(np.int64)),
             groups={row: detail.groups for row, detail in details if detail.groups},
             repeated=self._count - len(numbers),
+            reordered=reordered,
             malformed=bad + bad_wasted + bad_starved,
         )
 

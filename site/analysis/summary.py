@@ -86,7 +86,7 @@ def summarize(trace: Trace) -> RunSummary:
         steps=len(steps.index),
         window_s=window.duration_ns / NS_PER_S,
         generated_tokens=generated,
-        prompt_tokens_submitted=int(requests.prompt_tokens.sum()),
+        prompt_tokens_submitted=int(requests.prompt_tokens[requests.prompt_tokens >= 0].sum()),
         prompt_tokens_computed=computed,
         prompt_tokens_prefix_hit=int(requests.prefix_hit.sum()),
         prompt_tokens_recomputed=int(requests.recomputed.sum()),
