@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from cbtrace.site.build import BuildReport
 
 
 def build(
@@ -15,17 +18,24 @@ def build(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="SITE", help="Folder to write the site in.", show_default=False)
     ],
-    title: Annotated[str, typer.Option(help="Title of the site.")] = "Continuous batching runs",
+    title: Annotated[str, typer.Option(help="Title of the site.", show_default=False)] = "",
+    lang: Annotated[str, typer.Option(help="Language of the pages: en or ja.")] = "en",
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-j", min=0, help="Processes that build pages; 0 is one for each core.")
+    ] = 0,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Build every run, even those that have not changed.")] = False,
 ) -> None:
     """Build a static site: a page for each run, and one that compares any two of them.
 
-    The site needs no server and no network: open its index.html, or copy the folder to any web server.
+    The site needs no server and no network: open its index.html, or copy the folder to any web server. Into the folder
+    of an earlier site only what has changed is written. A trace that cannot be read is named here and on the index, the
+    others are built, and the exit code is 1.
 
     \b
     Examples:
       cbtrace build run.cbt -o site
       cbtrace build before.cbt after.cbt -o site --title "KV blocks: 64 or 96"
-      cbtrace build experiments/ -o site
+      cbtrace build experiments/ -o site --jobs 8
     """
     from cbtrace.commands.progress import progress_bar
     from cbtrace.commands.trace_files import trace_files
@@ -33,5 +43,38 @@ def build(
 
     files = trace_files(traces)
     with progress_bar("Building the site") as advance:
-        build_site(files, output, title=title, progress=advance)
+        report = build_site(
+            files,
+            output,
+            title=title or None,
+            language=lang,
+            jobs=jobs or _cores(),
+            fresh=fresh,
+            progress=advance,
+            waiting=_waiting,
+        )
+    for failed in report.failed:
+        typer.echo(f"cbtrace: {failed.text} [{failed.slug}]", err=True)
+    typer.echo(_counted(report))
     typer.echo(f"Open {(output / 'index.html').absolute()}")
+    if report.failed:
+        raise typer.Exit(1)
+
+
+def _counted(report: BuildReport) -> str:
+    kept = sum(run.kept for run in report.runs)
+    parts = [f"{len(report.runs) - kept} built", f"{kept} unchanged"]
+    if report.failed:
+        parts.append(f"{len(report.failed)} left out")
+    return f"Runs: {', '.join(parts)}."
+
+
+def _waiting() -> None:
+    typer.echo("Another build writes to this folder: waiting for its end.", err=True)
+
+
+def _cores() -> int:
+    """The cores that this process may use."""
+    import os
+
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from cbtrace.site.analysis.summary import RunSummary
 from cbtrace.site.assets import SPECS, Assets, hashed_name, site_assets
-from cbtrace.site.folder import OutputFolder
+from cbtrace.site.folder import STATE, OutputFolder
 from cbtrace.site.pages.about import about_page
 from cbtrace.site.pages.chrome import Chrome
 from cbtrace.site.pages.compare import compare_page
 from cbtrace.site.pages.compare_data import catalogue_data
-from cbtrace.site.pages.index import index_page
+from cbtrace.site.pages.index import UnreadTrace, index_page
 from cbtrace.site.pages.messages import messages_page
 from cbtrace.site.pages.metrics import metrics_page
+from cbtrace.site.records import kept_record, maker_digest
 from cbtrace.site.render import data_script
-from cbtrace.site.run_files import SLUG_DIGITS, RunRecord, RunSource, digest_file, run_files
+from cbtrace.site.run_builds import FailedRun, FinishedRun, RunTask, build_runs, run_tasks
+from cbtrace.site.run_files import SLUG_DIGITS, RunRecord, RunSource, digest_file
 from cbtrace.site.words import LANGUAGES, load_words
-from cbtrace.traces.errors import UsageError
-from cbtrace.traces.reader import open_bytes
+from cbtrace.traces.errors import TraceError, UsageError
 
 Progress = Callable[[int, int, str], None]
-"""Called with how many traces are done, how many there are, and the name of the file at hand."""
+"""Called with how many runs are built, how many there are to build, and the name of a file at hand."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class BuiltRun:
     complete: bool
     """Whether everything that was recorded was read."""
     summary: RunSummary
+    kept: bool
+    """Its files are those of an earlier build: nothing that they depend on has changed."""
 
 
 @dataclass(frozen=True)
@@ -46,49 +49,62 @@ class BuildReport:
 
     out: Path
     runs: list[BuiltRun]
+    failed: list[FailedRun]
+    """Traces that have no page."""
     files: int
     bytes: int
 
 
 def build_site(
-    paths: Sequence[Path], out: Path, *, title: str = "cbtrace", language: str = "en", progress: Progress | None = None
+    paths: Sequence[Path],
+    out: Path,
+    *,
+    title: str | None = None,
+    language: str = "en",
+    jobs: int = 1,
+    fresh: bool = False,
+    progress: Progress | None = None,
+    waiting: Callable[[], None] | None = None,
 ) -> BuildReport:
     """Read every trace of ``paths`` and write a site to the folder ``out``.
 
-    Runs are listed in the order of ``paths``; ``language`` is one of :data:`~cbtrace.site.words.LANGUAGES`. The site is
-    written aside and swapped in, so that an error leaves ``out`` as it was. The same traces give the same bytes. A
-    damaged trace is shown under a banner.
+    Runs are listed in the order of ``paths``; ``language`` is one of :data:`~cbtrace.site.words.LANGUAGES`, and a site
+    without a ``title`` has that of its language. Runs that have not changed since an earlier build stay as they are,
+    unless ``fresh``. The same traces give the same bytes, whatever was built before and with however many ``jobs``
+    (processes; with more than one, the program that calls must be safe to import). ``waiting`` is called when another
+    build must come to its end first.
+
+    A damaged trace is shown under a banner. One that cannot be read has no page: it is in the report and on the index.
 
     Raises:
         UsageError: no traces, an unknown language, or an output folder that holds something else.
-        TraceError: a file that is no trace; the message names it.
-        OutputWriteError: the site could not be written.
+        TraceError: there is not one trace that can be read; the message is that of the first.
+        OutputWriteError: the site could not be written. Its list of runs is as before, finished runs are kept.
     """
     if not paths:
         raise UsageError("There is no trace to build a site from: name one or more .cbt files.")
     if language not in LANGUAGES:
         raise UsageError(f"There are no texts in {language!r}: choose one of {', '.join(LANGUAGES)}.")
-    with OutputFolder(out) as folder:
+    with OutputFolder(out, waiting) as folder:
         assets = site_assets(load_words(language))
         chrome = site_chrome(assets, title, language)
-        _write(folder, assets.files)
-        records: list[RunRecord] = []
-        for done, source in enumerate(sources(paths)):
-            if progress is not None:
-                progress(done, len(paths), source.path.name)
-            record, texts = run_files(chrome, source)
-            _write(folder, texts)
-            records.append(record)
-        _write(folder, shared_pages(chrome, records))
-        if progress is not None:
-            progress(len(paths), len(paths), "")
-    runs = [BuiltRun(p, r.name, r.page, r.complete, r.summary) for p, r in zip(paths, records, strict=True)]
-    return BuildReport(folder.out, runs, len(folder.files), sum(folder.files.values()))
+        folder.put(assets.files)
+        tasks = run_tasks(sources(paths), maker_digest(chrome))
+        kept = {} if fresh else _kept(folder, tasks)
+        built = _build(folder, chrome, [task for task in tasks if task not in kept], jobs, progress)
+        outcomes = {task: kept.get(task) or built[task] for task in tasks}
+        runs = [(task, run) for task, run in outcomes.items() if isinstance(run, RunRecord)]
+        failed = [run for run in outcomes.values() if isinstance(run, FailedRun)]
+        if not runs:
+            raise TraceError(failed[0].text, slug=failed[0].slug)
+        folder.put(shared_pages(chrome, [run for _, run in runs], failed))
+    return _report(folder, [(task.source.path, run, task in kept) for task, run in runs], failed)
 
 
-def _write(folder: OutputFolder, texts: Mapping[str, str]) -> None:
-    for name, text in texts.items():
-        folder.write(name, text)
+def _report(folder: OutputFolder, runs: Iterable[tuple[Path, RunRecord, bool]], failed: list[FailedRun]) -> BuildReport:
+    pages = {name: size for name, size in folder.files.items() if not name.startswith(STATE)}
+    built = [BuiltRun(path, run.name, run.page, run.complete, run.summary, kept) for path, run, kept in runs]
+    return BuildReport(folder.out, built, failed, files=len(pages), bytes=sum(pages.values()))
 
 
 def sources(paths: Iterable[Path]) -> list[RunSource]:
@@ -96,27 +112,51 @@ def sources(paths: Iterable[Path]) -> list[RunSource]:
     found: list[RunSource] = []
     copies: Counter[str] = Counter()
     for path in paths:
-        open_bytes(path).close()
-        digest = digest_file(path)
+        digest, size = digest_file(path)
         copies[digest[:SLUG_DIGITS]] += 1
-        found.append(RunSource(path, digest, copies[digest[:SLUG_DIGITS]]))
+        found.append(RunSource(path, digest, size, copies[digest[:SLUG_DIGITS]]))
     return found
 
 
-def site_chrome(assets: Assets, title: str, language: str) -> Chrome:
+def _kept(folder: OutputFolder, tasks: Sequence[RunTask]) -> dict[RunTask, RunRecord]:
+    """The runs of an earlier build that nothing has changed for."""
+    found = {task: kept_record(folder, task.record) for task in tasks if task.source.digest}
+    return {task: record for task, record in found.items() if record is not None}
+
+
+def _build(
+    folder: OutputFolder, chrome: Chrome, tasks: Sequence[RunTask], jobs: int, progress: Progress | None
+) -> dict[RunTask, RunRecord | FailedRun]:
+    """Build runs, and put each in its place as soon as it is finished: a build that is ended can go on from there."""
+    built: dict[RunTask, RunRecord | FailedRun] = {}
+    tell = progress or (lambda done, total, name: None)
+    tell(0, len(tasks), tasks[0].source.path.name if tasks else "")
+    for task, outcome in build_runs(chrome, tasks, folder.new, jobs):
+        if isinstance(outcome, FinishedRun):
+            folder.take(folder.new, outcome.sizes)
+            built[task] = outcome.record
+        else:
+            built[task] = outcome
+        tell(len(built), len(tasks), task.source.path.name)
+    return built
+
+
+def site_chrome(assets: Assets, title: str | None, language: str) -> Chrome:
     """What all pages of the site have around their content."""
+    words = load_words(language)
     return Chrome(
-        title=title,
-        words=load_words(language),
+        title=words("site.title") if title is None else title,
+        words=words,
         assets=assets.paths,
         chart_specs=assets.paths[SPECS],
         tool_version=_tool_version(),
     )
 
 
-def shared_pages(chrome: Chrome, records: Sequence[RunRecord]) -> dict[str, str]:
+def shared_pages(chrome: Chrome, records: Sequence[RunRecord], failed: Sequence[FailedRun]) -> dict[str, str]:
     """The pages that are not of one run, by path relative to the site, with the data they need."""
     choices = data_script("runs", {"runs": [record.entry for record in records]} | catalogue_data(chrome.words))
+    unread = [UnreadTrace(run.source.name, run.text, run.slug) for run in failed]
     choices_path = f"assets/{hashed_name('runs.js', choices)}"
     return {
         choices_path: choices,
@@ -124,7 +164,7 @@ def shared_pages(chrome: Chrome, records: Sequence[RunRecord]) -> dict[str, str]
         "metrics.html": metrics_page(chrome),
         "about.html": about_page(chrome),
         "messages.html": messages_page(chrome),
-        "index.html": index_page(chrome, [record.row for record in records]),
+        "index.html": index_page(chrome, [record.row for record in records], unread),
     }
 
 

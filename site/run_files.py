@@ -40,8 +40,10 @@ class RunSource:
 
     path: Path
     digest: str
-    """SHA-256 of its bytes, in hexadecimal."""
-    copy: int = 1
+    """SHA-256 of its bytes, in hexadecimal; empty when they cannot be read."""
+    size: int
+    """How many bytes it has."""
+    copy: int
     """Counts the traces of a site whose digests begin alike: two equal traces have a page each."""
 
 
@@ -160,14 +162,16 @@ def run_slug(name: str, source: RunSource) -> str:
     return slug if source.copy == 1 else f"{slug}-{source.copy}"
 
 
-def digest_file(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        while part := file.read(1 << 20):
-            found.update(part)
-    return found.hexdigest()
+def digest_file(path: Path) -> tuple[str, int]:
+    """SHA-256 of a file's bytes, in hexadecimal, and their number; an empty text when they cannot be read."""
+    found, size = hashlib.sha256(), 0
+    if not path.is_file():  # a pipe would never end
+        return "", 0
+    try:
+        with path.open("rb") as file:
+            while part := file.read(1 << 20):
+                found.update(part)
+                size += len(part)
+    except OSError:
+        return "", 0
+    return found.hexdigest(), size

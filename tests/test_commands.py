@@ -68,7 +68,7 @@ def mistakes() -> list[tuple[str, list[str], int, str, str]]:
         ("folder", ["info", "folder"], 1, "trace-not-found", "is a folder"),
         ("newer trace", ["info", "newer.cbt"], 1, "trace-too-new", "version 999"),
         ("missing file to build", ["build", "nonesuch.cbt", "-o", "out"], 1, "trace-not-found", "nonesuch.cbt"),
-        ("text file to build", ["build", "good.cbt", "text.cbt", "-o", "out"], 1, "not-a-trace", "text.cbt"),
+        ("text file to build", ["build", "text.cbt", "-o", "out"], 1, "not-a-trace", "text.cbt"),
         ("newer trace to build", ["build", "newer.cbt", "-o", "out"], 1, "trace-too-new", "newer.cbt"),
         ("folder without traces", ["build", "folder", "-o", "out"], 2, "no-traces", "folder"),
         ("nothing to build", ["build", "-o", "out"], 2, "usage", "RUN.cbt"),

@@ -13,17 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from cbtrace.site.analysis.summary import RunSummary, summarize
 from cbtrace.site.build import BuildReport, build_site, sources
-from cbtrace.site.folder import OutputFolderError
+from cbtrace.site.folder import STATE, OutputFolderError
 from cbtrace.site.run_files import run_slug
-from cbtrace.traces import (
-    EmptyTraceError,
-    NotATraceError,
-    TraceNotFoundError,
-    TraceVersionError,
-    TraceWriter,
-    UsageError,
-)
+from cbtrace.traces import Trace, TraceError, TraceWriter, UsageError
 from cbtrace.traces.frames import preamble
 from cbtrace.traces.schema import Frame
 from pages import read_links
@@ -32,11 +26,17 @@ from trace_builder import engine, eventful, header
 
 
 def contents(folder: Path) -> dict[str, str]:
+    """Every file and its digest, what cbtrace remembers of the site included; the lock is empty, and may be gone."""
     return {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
-        if path.is_file()
+        if path.is_file() and (name := path.relative_to(folder).as_posix()) != f"{STATE}/lock"
     }
+
+
+def pages(folder: Path) -> list[Path]:
+    """The files that readers see."""
+    return [path for path in folder.rglob("*") if path.is_file() and STATE not in path.relative_to(folder).parts]
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def test_the_report_tells_what_was_built(traces: list[Path], tmp_path: Path) -> 
     report = build_site(traces, tmp_path / "site", progress=lambda *now: told.append(now))
     assert [run.source for run in report.runs] == traces
     assert all((report.out / run.page).is_file() for run in report.runs)
-    on_disk = [path for path in report.out.rglob("*") if path.is_file()]
+    on_disk = pages(report.out)
     assert report.files == len(on_disk)
     assert report.bytes == sum(path.stat().st_size for path in on_disk)
     assert told[0] == (0, len(traces), traces[0].name)
@@ -83,9 +83,9 @@ def test_the_report_tells_what_was_built(traces: list[Path], tmp_path: Path) -> 
 
 def test_every_link_leads_somewhere(traces: list[Path], tmp_path: Path) -> None:
     out = build_site(traces, tmp_path / "site").out
-    pages = {path: read_links(path) for path in out.rglob("*.html")}
-    assert len(pages) == 5 + len(traces)
-    for path, links in pages.items():
+    linked = {path: read_links(path) for path in out.rglob("*.html")}
+    assert len(linked) == 5 + len(traces)
+    for path, links in linked.items():
         assert links.inline == [], path
         assert len(links.ids) == len(set(links.ids)), path
         for address in links.addresses:
@@ -95,7 +95,7 @@ def test_every_link_leads_somewhere(traces: list[Path], tmp_path: Path) -> None:
             assert target.is_file(), (path, address)
             assert target.is_relative_to(out.resolve())
             if fragment and "=" not in fragment:
-                assert fragment in pages[target].ids, (path, address)
+                assert fragment in linked[target].ids, (path, address)
             elif fragment:
                 slugs = {run.parent.name for run in out.glob("runs/*/index.html")}
                 assert all(part.partition("=")[2] in slugs for part in fragment.split("&")), (path, address)
@@ -200,29 +200,61 @@ def test_a_trace_of_almost_nothing_gives_a_page(tmp_path: Path, frames: list[Fra
     assert "No step was recorded" in (report.out / report.runs[0].page).read_text()
 
 
-@pytest.mark.parametrize(
-    ("content", "error"),
-    [(None, TraceNotFoundError), (b"", EmptyTraceError), (b"just some text, no trace", NotATraceError)],
-)
-def test_an_unreadable_file_is_named_and_nothing_is_written(
-    traces: list[Path], tmp_path: Path, content: bytes | None, error: type[Exception]
+UNREADABLE = {
+    "trace-not-found": None,
+    "trace-empty": b"",
+    "not-a-trace": b"just some text, no trace",
+    "trace-too-new": preamble(999),
+}
+
+
+@pytest.mark.parametrize(("slug", "content"), UNREADABLE.items(), ids=UNREADABLE)
+def test_an_unreadable_trace_does_not_stop_the_others(
+    traces: list[Path], tmp_path: Path, slug: str, content: bytes | None
 ) -> None:
+    bad = tmp_path / "<b>bad.cbt"
+    if content is not None:
+        bad.write_bytes(content)
+    report = build_site([traces[0], bad, traces[1]], tmp_path / "site")
+    assert [run.source for run in report.runs] == traces[:2]
+    assert [(run.source, run.slug) for run in report.failed] == [(bad, slug)]
+    index = (report.out / "index.html").read_text(encoding="utf-8")
+    assert "Traces that could not be read: 1" in index
+    assert f'messages.html#{slug}"' in index
+    assert "&lt;b&gt;bad.cbt" in index and "<b>bad" not in index
+    assert f'id="{slug}"' in (report.out / "messages.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("slug", "content"), UNREADABLE.items(), ids=UNREADABLE)
+def test_without_one_readable_trace_nothing_is_written(tmp_path: Path, slug: str, content: bytes | None) -> None:
     bad = tmp_path / "bad.cbt"
     if content is not None:
         bad.write_bytes(content)
-    with pytest.raises(error, match=r"bad\.cbt"):
-        build_site([traces[0], bad], tmp_path / "site")
+    with pytest.raises(TraceError, match=r"bad\.cbt") as error:
+        build_site([bad, bad], tmp_path / "site")
+    assert error.value.slug == slug
     assert [path.name for path in tmp_path.iterdir()] == (["bad.cbt"] if content is not None else [])
 
 
-def test_a_newer_trace_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "new.cbt"
-    busy_run(path)
-    start = preamble(999)
-    path.write_bytes(start + path.read_bytes()[len(start) :])
-    with pytest.raises(TraceVersionError, match="999"):
-        build_site([path], tmp_path / "site")
-    assert not (tmp_path / "site").exists()
+def test_a_page_that_cannot_be_made_does_not_stop_the_others(
+    traces: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(trace: Trace) -> RunSummary:
+        if trace.path == traces[1]:
+            raise ZeroDivisionError("of ours")
+        return summarize(trace)
+
+    monkeypatch.setattr("cbtrace.site.run_files.summarize", fail)
+    report = build_site(traces[:3], tmp_path / "site")
+    assert [run.source for run in report.runs] == [traces[0], traces[2]]
+    assert report.failed[0].slug == "page-failed"
+    assert "ZeroDivisionError: of ours; test_site_build.py, line" in report.failed[0].text
+
+
+def test_a_pipe_is_no_trace(traces: list[Path], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.cbt")
+    report = build_site([traces[0], tmp_path / "pipe.cbt"], tmp_path / "site")
+    assert "is not a regular file" in report.failed[0].text
 
 
 def test_a_site_in_japanese(traces: list[Path], tmp_path: Path) -> None:

@@ -72,6 +72,17 @@ class IndexRow:
     changed_more: int = 0
 
 
+@dataclass(frozen=True)
+class UnreadTrace:
+    """A trace that has no page."""
+
+    source: str
+    """Its file name."""
+    text: str
+    """Why, in a sentence."""
+    slug: str
+
+
 def index_row(trace: Trace, summary: RunSummary, slug: str) -> IndexRow:
     """What the index shows of one run."""
     engine = trace.engines[-1] if trace.engines else None
@@ -118,6 +129,6 @@ def columns(words: Words) -> list[Column]:
     ]
 
 
-def index_page(chrome: Chrome, rows: list[IndexRow]) -> str:
+def index_page(chrome: Chrome, rows: list[IndexRow], unread: list[UnreadTrace]) -> str:
     """The page as HTML."""
-    return chrome.page("index.html", "index", runs=with_changes(rows), columns=columns(chrome.words))
+    return chrome.page("index.html", "index", runs=with_changes(rows), columns=columns(chrome.words), unread=unread)
