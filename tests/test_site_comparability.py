@@ -153,6 +153,12 @@ CASES: list[tuple[RunConditions, RunConditions, Kind, dict[str, str]]] = [
         run(), run({"num_blocks": "64"}, {"max_memory_percent": "unset"}),
         "one", {"num_blocks": "changed", "max_memory_percent": "derived"},
     ),
+    # A size that is asked for on one side only is the variable, whatever share of memory it was worked out from.
+    (
+        run({"max_memory_percent": "0.02", "max_batch_tokens": "256"}),
+        run({"max_memory_percent": "0.04", "max_batch_tokens": "256", "num_blocks": "64"}),
+        "one", {"max_memory_percent": "inert", "num_blocks": "changed"},
+    ),
     # A smaller token budget leaves more memory to blocks: the cache changed as well.
     (
         run(resolved={"max_requests_per_batch": "256"}),
@@ -183,6 +189,15 @@ def test_sides_that_are_no_repeats_are_told() -> None:
     assert compare_conditions([run(), other_blocks], [run()]).kind == "mixed"
     found = compare_conditions([run(), run(conditions={"hardware.gpu.name": "NVIDIA H100"})], [run()])
     assert (found.kind, found.unlike[0].mixed, found.unlike[0].a) == ("mixed", True, "NVIDIA H200, NVIDIA H100")
+
+
+def test_an_automatic_size_that_wavers_with_free_memory_leaves_repeats_what_they_are() -> None:
+    a = [run(), run(resolved={"num_blocks": "1001"})]
+    assert compare_conditions(a, [run({"num_blocks": "64"})]).kind == "one"
+    assert compare_conditions(a, a[::-1]).kind == "same"
+    assert compare_conditions([run(), run(resolved={"num_blocks": "1100"})], a).kind == "mixed"
+    asked = [run({"num_blocks": "1000"}), run({"num_blocks": "1001"})]
+    assert compare_conditions(asked, [run({"num_blocks": "64"})]).kind == "mixed"
 
 
 def test_tags_declare_what_a_trace_cannot_show() -> None:

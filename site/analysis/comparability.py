@@ -248,7 +248,11 @@ class _Values:
 
     @property
     def mixed(self) -> bool:
-        return any(len(_known(values)) > 1 for values in (self.resolved_a, self.resolved_b))
+        """Whether the engines of one side worked with different values, by more than free memory wavers."""
+        sides = ((self.requested_a, self.resolved_a), (self.requested_b, self.resolved_b))
+        return any(
+            len(_known(resolved)) > 1 and not _wavers(self.name, requested, resolved) for requested, resolved in sides
+        )
 
     @property
     def asked(self) -> bool:
@@ -269,13 +273,18 @@ class _Values:
 
     @property
     def wavers(self) -> bool:
-        """An automatic size that differs by no more than free memory does."""
-        if self.name not in AUTOMATIC or any(v not in UNASKED for v in (*self.requested_a, *self.requested_b)):
-            return False
-        left, right = _numbers(self.resolved_a), _numbers(self.resolved_b)
-        if not left or not right:
-            return False
-        return max(*left, *right) <= min(*left, *right) * (1 + AUTOMATIC_SHARE)
+        """Whether it is an automatic size that differs between the sides by no more than free memory does."""
+        known = bool(_known(self.resolved_a)) and bool(_known(self.resolved_b))
+        requested, resolved = [*self.requested_a, *self.requested_b], [*self.resolved_a, *self.resolved_b]
+        return known and _wavers(self.name, requested, resolved)
+
+
+def _wavers(name: str, requested: list[str | None], resolved: list[str | None]) -> bool:
+    """Whether these are automatic sizes that differ by no more than free memory does."""
+    if name not in AUTOMATIC or any(value not in UNASKED for value in requested):
+        return False
+    found = _numbers(resolved)
+    return bool(found) and max(found) <= min(found) * (1 + AUTOMATIC_SHARE)
 
 
 def _settings(a: Sequence[RunConditions], b: Sequence[RunConditions]) -> list[ComparedSetting]:
@@ -319,12 +328,14 @@ def _role(values: _Values, changed: set[str], found: dict[str, _Values]) -> Role
 
 
 def _inert(name: str, found: dict[str, _Values]) -> bool:
-    """The share of memory only decides sizes: where these are asked for, or come out the same, it does nothing."""
+    """The share of memory only decides sizes. It does nothing where these are asked for, come out the same, or were
+    changed themselves: then the size is the variable."""
     if name != "max_memory_percent":
         return False
     sizes = [found[size] for size in AUTOMATIC if size in found]
     return len(sizes) == len(AUTOMATIC) and all(
-        size.pinned or (bool(_known(size.resolved_a)) and not size.differs and not size.mixed) for size in sizes
+        size.pinned or size.asked or (bool(_known(size.resolved_a)) and not size.differs and not size.mixed)
+        for size in sizes
     )
 
 
