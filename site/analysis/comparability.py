@@ -318,13 +318,11 @@ def _settings(a: Sequence[RunConditions], b: Sequence[RunConditions]) -> list[Co
 def _role(values: _Values, changed: set[str], found: dict[str, _Values]) -> Role:
     if values.wavers:
         return "automatic"
-    if _inert(values.name, found):
-        return "inert"
     if values.name in changed:
         return "changed"
-    if any(source in changed for source in DERIVED.get(values.name, ())):
+    if not values.asked and any(source in changed for source in DERIVED.get(values.name, ())):
         return "derived"
-    return "followed"
+    return "inert" if _inert(values.name, found) else "followed"
 
 
 def _inert(name: str, found: dict[str, _Values]) -> bool:
