@@ -14,7 +14,7 @@ Rate = Annotated[float, Meta(gt=0, le=1_000_000)]
 
 
 class AtOnce(Struct, tag_field="kind", tag="at_once", forbid_unknown_fields=True, frozen=True):
-    """All requests are queued before the engine starts."""
+    """All requests are queued before the engine's first step."""
 
 
 class Constant(Struct, tag_field="kind", tag="constant", forbid_unknown_fields=True, frozen=True):

@@ -11,11 +11,14 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
+from cbtrace.recorder.experiments.failures import EngineDiedError
+from cbtrace.recorder.experiments.loop_gate import LoopGate
 from cbtrace.recorder.experiments.submit import Submission, Submitter
 from cbtrace.recorder.experiments.workload import Workload
 from cbtrace.recorder.session import Recording, attach
 
 _POLL_S = 0.2
+_STOP_S = 30.0
 
 
 @dataclass
@@ -64,17 +67,17 @@ def run_workload(manager: Any, workload: Workload, path: str | os.PathLike[str],
 def drive(manager: Any, workload: Workload, recording: Recording | None, outcome: Outcome | None = None) -> Outcome:
     """Start a warmed-up manager, send it a workload and wait for the last result, or for the engine's end.
 
-    An ``outcome`` that is given is filled as results come, for whoever looks on.
+    The workload begins when the engine's loop is ready for its first batch. An ``outcome`` that is given is filled as
+    results come, for whoever looks on.
     """
     outcome = outcome or Outcome()
-    submitter = Submitter(manager, workload, recording, outcome.submission)
+    gate = LoopGate(manager)
+    submitter = Submitter(manager, workload, recording, outcome.submission, gate.open)
     waiting = {request.id for request in workload.requests}
-    if workload.at_once:
-        submitter.queue_all()
-    manager.start()
-    if not workload.at_once:
-        submitter.begin()
     try:
+        manager.start()
+        if gate.reached():
+            submitter.begin()
         while waiting and manager.is_running():
             _take(manager.get_result(timeout=_POLL_S), outcome, waiting)
             if submitter.finished:
@@ -83,6 +86,7 @@ def drive(manager: Any, workload: Workload, recording: Recording | None, outcome
                 raise submitter.submission.error
     finally:
         submitter.stop()
+        gate.open()
     # The results of a dying engine are in its queue when its thread has ended.
     router = manager.output_router.output_queue
     while waiting and not router.empty():
@@ -102,6 +106,17 @@ def _take(result: Any, outcome: Outcome, waiting: set[str]) -> None:
     else:
         return
     waiting.discard(result.request_id)
+
+
+def finish(manager: Any, outcome: Outcome) -> None:
+    """Stop a manager that has been driven.
+
+    Raises:
+        EngineDiedError: it ended by itself, with requests pending.
+    """
+    if outcome.fatal is not None or (outcome.unfinished and not manager.is_running()):
+        raise EngineDiedError("The engine ended with requests pending.") from outcome.fatal
+    manager.stop(block=True, timeout=_STOP_S)
 
 
 def fatal_error(manager: Any) -> BaseException | None:

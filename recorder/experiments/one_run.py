@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import gc
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from cbtrace.recorder.experiments.continuous import Outcome, drive
-from cbtrace.recorder.experiments.failures import EngineDiedError
+from cbtrace.recorder.attach import manager_class
+from cbtrace.recorder.experiments.continuous import Outcome, drive, finish
 from cbtrace.recorder.experiments.job import Job, differing_conditions
 from cbtrace.recorder.experiments.models import (
     device_of,
@@ -21,15 +20,14 @@ from cbtrace.recorder.experiments.models import (
     vocabulary_size,
 )
 from cbtrace.recorder.experiments.settings import engine_config
-from cbtrace.recorder.experiments.static import StaticRunner, run_static
+from cbtrace.recorder.experiments.static import StaticRunner
 from cbtrace.recorder.experiments.static_trace import StaticTrace
 from cbtrace.recorder.experiments.submit import Submission
+from cbtrace.recorder.experiments.warm_up import warm_up_engine, warm_up_static
 from cbtrace.recorder.experiments.workload import PromptsSpec, Workload, build_workload
 from cbtrace.recorder.fingerprint import fingerprint
 from cbtrace.recorder.session import Recording
 from cbtrace.traces.experiment import SubmitLag
-
-_STOP_S = 30.0
 
 
 class Listener(Protocol):
@@ -55,8 +53,8 @@ class OneRun:
     def run(self) -> None:
         """Run it."""
         self._listener.enter("import")
+        _import_engine()
         import torch
-        import transformers  # noqa: F401  # its version is one of the conditions
 
         if self._job.model.threads is not None:
             torch.set_num_threads(self._job.model.threads)
@@ -88,10 +86,6 @@ class OneRun:
             name=job.workload_name,
         )
 
-    def _warm_up_part(self, workload: Workload) -> Workload:
-        """The first requests of the workload, all at once: sent before anything is measured."""
-        return Workload(workload.name, workload.requests[: self._job.warmup_requests], True, {})
-
     def _continuous(self, workload: Workload) -> Submission:
         job, listener = self._job, self._listener
         recording = Recording(
@@ -104,7 +98,7 @@ class OneRun:
             config = engine_config(job.settings, device_of(job.model))
             if job.warmup_requests:
                 listener.enter("warm-up requests")
-                _warm_up_engine(model, generation, config, self._warm_up_part(workload))
+                warm_up_engine(model, generation, job.settings, workload.first(job.warmup_requests))
             recording.install()
             listener.enter("engine creation")
             manager = model.init_continuous_batching(generation_config=generation, continuous_batching_config=config)
@@ -113,7 +107,7 @@ class OneRun:
             listener.progress = lambda: (recording.steps, outcome.pending)
             listener.enter("generation")
             drive(manager, workload, recording, outcome)
-            _finish(manager, outcome)
+            finish(manager, outcome)
         return outcome.submission
 
     def _static(self, workload: Workload) -> None:
@@ -127,7 +121,7 @@ class OneRun:
             if job.warmup_requests:
                 listener.enter("warm-up requests")
                 with trace.failing_in("warm-up"):
-                    self._warm_up_static(model, generation, self._warm_up_part(workload))
+                    warm_up_static(model, generation, job.batch_size, workload.first(job.warmup_requests))
             runner = StaticRunner(model, workload, trace, generation, job.batch_size, job.batch_by)
             listener.progress = lambda: (trace.sink.steps, runner.pending)
             listener.enter("generation")
@@ -135,36 +129,15 @@ class OneRun:
         finally:
             trace.sink.close()
 
-    def _warm_up_static(self, model: Any, generation: Any, workload: Workload) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "warm-up.cbt"
-            run_static(model, workload, path, generation_config=generation, batch_size=self._job.batch_size)
-        _forget_memory()
 
-
-def _warm_up_engine(model: Any, generation: Any, config: Any, workload: Workload) -> None:
-    """Send some requests through an engine that nobody records, and take it down again."""
-    manager = model.init_continuous_batching(generation_config=generation, continuous_batching_config=config)
-    manager.warmup()
-    _finish(manager, drive(manager, workload, None))
-    del manager
-    _forget_memory()
-
-
-def _finish(manager: Any, outcome: Outcome) -> None:
-    if outcome.fatal is not None or (outcome.unfinished and not manager.is_running()):
-        raise EngineDiedError("The engine ended with requests pending.") from outcome.fatal
-    manager.stop(block=True, timeout=_STOP_S)
-
-
-def _forget_memory() -> None:
-    """Give back what a warm-up took, so that it does not count as a peak of the run."""
-    import torch
-
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
+def _import_engine() -> None:
+    """Import PyTorch and Transformers: most of a short run. Nothing that they make meanwhile is garbage, so that
+    looking for garbage, a sixth of the time, is left out."""
+    gc.disable()
+    try:
+        manager_class()
+    finally:
+        gc.enable()
 
 
 def lag_of(submission: Submission) -> SubmitLag | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -33,32 +34,42 @@ class Submission:
 class Submitter:
     """Sends the requests of a workload to one manager.
 
-    A workload that arrives at once is queued before the engine's loop starts, so that the first batch sees all of it
-    and the schedule is the same every time. Otherwise a thread of its own submits, so that nobody's reading of results
-    makes a request late.
+    A workload that arrives at once is queued before the engine's first batch, so that this one sees all of it and the
+    schedule is the same every time. Otherwise a thread of its own submits, so that nobody's reading of results makes a
+    request late. ``begun`` is called when the first batch has what it needs.
     """
 
     def __init__(
-        self, manager: Any, workload: Workload, recording: Planning | None, submission: Submission | None = None
+        self,
+        manager: Any,
+        workload: Workload,
+        recording: Planning | None,
+        submission: Submission,
+        begun: Callable[[], None],
     ) -> None:
-        self.submission = submission if submission is not None else Submission()
+        self.submission = submission
         self._manager = manager
         self._workload = workload
         self._recording = recording
+        self._begun = begun
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def queue_all(self) -> None:
-        """Submit everything now: the planned instant of each request is this one."""
-        now = time.monotonic_ns()
-        for request in self._workload.requests:
-            self._submit(request, now)
-
     def begin(self) -> None:
-        """Submit on a thread of its own, each request at its planned instant."""
+        """Queue everything now, or begin to submit each request at its planned instant."""
+        if self._workload.at_once:
+            self._queue_all()
+            return
         start_ns = time.monotonic_ns() + _HEAD_START_NS
         self._thread = threading.Thread(target=self._run, args=(start_ns,), name="cbtrace-submit", daemon=True)
         self._thread.start()
+
+    def _queue_all(self) -> None:
+        """The planned instant of each request is this one."""
+        now = time.monotonic_ns()
+        for request in self._workload.requests:
+            self._submit(request, now)
+        self._begun()
 
     @property
     def finished(self) -> bool:
@@ -78,6 +89,7 @@ class Submitter:
                 if self._wait_until(planned):
                     return
                 self._submit(request, planned)
+                self._begun()
         except Exception as error:
             self.submission.error = error
 

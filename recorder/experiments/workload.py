@@ -93,13 +93,17 @@ class Workload:
     name: str
     requests: tuple[PlannedRequest, ...]
     at_once: bool
-    """All are queued before the engine starts."""
+    """All are queued before the engine's first step."""
     facts: Facts
 
     @property
     def span_ns(self) -> int:
         """From the first planned instant to the last."""
         return self.requests[-1].at_ns if self.requests else 0
+
+    def first(self, count: int) -> Workload:
+        """The first requests, all at once: what an engine is warmed up with."""
+        return Workload(self.name, self.requests[:count], True, {})
 
 
 def check_workload(spec: WorkloadSpec) -> None:
