@@ -24,6 +24,9 @@ def build(
         int, typer.Option("--jobs", "-j", min=0, help="Processes that build pages; 0 is one for each core.")
     ] = 0,
     fresh: Annotated[bool, typer.Option("--fresh", help="Build every run, even those that have not changed.")] = False,
+    single_file: Annotated[
+        bool, typer.Option("--single-file", help="Write the page of one run as one HTML file, named by --output.")
+    ] = False,
 ) -> None:
     """Build a static site: a page for each run, and one that compares any two of them.
 
@@ -36,12 +39,16 @@ def build(
       cbtrace build run.cbt -o site
       cbtrace build before.cbt after.cbt -o site --title "KV blocks: 64 or 96"
       cbtrace build experiments/ -o site --jobs 8
+      cbtrace build run.cbt --single-file -o run.html
     """
     from cbtrace.commands.progress import progress_bar
     from cbtrace.commands.trace_files import trace_files
     from cbtrace.site.build import build_site
 
     files = trace_files(traces)
+    if single_file:
+        _build_single_file(files, output, title, lang)
+        return
     with progress_bar("Building the site") as advance:
         report = build_site(
             files,
@@ -59,6 +66,18 @@ def build(
     typer.echo(f"Open {(output / 'index.html').absolute()}")
     if report.failed:
         raise typer.Exit(1)
+
+
+def _build_single_file(files: list[Path], output: Path, title: str, lang: str) -> None:
+    from cbtrace.commands.output_file import check_not_input
+    from cbtrace.site.single_run import build_single_run
+    from cbtrace.traces.errors import UsageError
+
+    if len(files) != 1:
+        raise UsageError(f"--single-file holds one run, and {len(files)} traces were named: name one.")
+    check_not_input(files[0], output)
+    build_single_run(files[0], output, title=title or None, language=lang)
+    typer.echo(f"Open {output.absolute()}")
 
 
 def _counted(report: BuildReport) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 
 from cbtrace.site.charts.specs import chart_specs
+from cbtrace.site.pages.chrome import Chrome
 from cbtrace.site.render import data_script
 from cbtrace.site.words import Words
 
@@ -49,7 +51,25 @@ def site_assets(words: Words) -> Assets:
     return Assets({paths[name]: text for name, text in texts.items()}, paths)
 
 
+def site_chrome(assets: Assets, title: str | None, words: Words) -> Chrome:
+    """What all pages of a site have around their content. A site without a title has that of its language."""
+    return Chrome(
+        title=words("site.title") if title is None else title,
+        words=words,
+        assets=assets.paths,
+        chart_specs=assets.paths[SPECS],
+        tool_version=_tool_version(),
+    )
+
+
 def hashed_name(name: str, text: str) -> str:
     """A file name that changes with the file's content, so that no browser shows an old one."""
     stem, _, suffix = name.rpartition(".")
     return f"{stem}.{hashlib.sha256(text.encode()).hexdigest()[:8]}.{suffix}"
+
+
+def _tool_version() -> str:
+    try:
+        return version("cbtrace")
+    except PackageNotFoundError:
+        return "0"

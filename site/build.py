@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from cbtrace.site.analysis.summary import RunSummary
-from cbtrace.site.assets import SPECS, Assets, hashed_name, site_assets
+from cbtrace.site.assets import hashed_name, site_assets, site_chrome
 from cbtrace.site.folder import STATE, OutputFolder
 from cbtrace.site.pages.about import about_page
 from cbtrace.site.pages.chrome import Chrome
@@ -22,7 +21,7 @@ from cbtrace.site.records import kept_record, maker_digest
 from cbtrace.site.render import data_script
 from cbtrace.site.run_builds import FailedRun, FinishedRun, RunTask, build_runs, run_tasks
 from cbtrace.site.run_files import SLUG_DIGITS, RunRecord, RunSource, digest_file
-from cbtrace.site.words import LANGUAGES, load_words
+from cbtrace.site.words import load_words
 from cbtrace.traces.errors import TraceError, UsageError
 
 Progress = Callable[[int, int, str], None]
@@ -83,11 +82,10 @@ def build_site(
     """
     if not paths:
         raise UsageError("There is no trace to build a site from: name one or more .cbt files.")
-    if language not in LANGUAGES:
-        raise UsageError(f"There are no texts in {language!r}: choose one of {', '.join(LANGUAGES)}.")
+    words = load_words(language)
     with OutputFolder(out, waiting) as folder:
-        assets = site_assets(load_words(language))
-        chrome = site_chrome(assets, title, language)
+        assets = site_assets(words)
+        chrome = site_chrome(assets, title, words)
         folder.put(assets.files)
         tasks = run_tasks(sources(paths), maker_digest(chrome))
         kept = {} if fresh else _kept(folder, tasks)
@@ -141,18 +139,6 @@ def _build(
     return built
 
 
-def site_chrome(assets: Assets, title: str | None, language: str) -> Chrome:
-    """What all pages of the site have around their content."""
-    words = load_words(language)
-    return Chrome(
-        title=words("site.title") if title is None else title,
-        words=words,
-        assets=assets.paths,
-        chart_specs=assets.paths[SPECS],
-        tool_version=_tool_version(),
-    )
-
-
 def shared_pages(chrome: Chrome, records: Sequence[RunRecord], failed: Sequence[FailedRun]) -> dict[str, str]:
     """The pages that are not of one run, by path relative to the site, with the data they need."""
     choices = data_script("runs", {"runs": [record.entry for record in records]} | catalogue_data(chrome.words))
@@ -166,10 +152,3 @@ def shared_pages(chrome: Chrome, records: Sequence[RunRecord], failed: Sequence[
         "messages.html": messages_page(chrome),
         "index.html": index_page(chrome, [record.row for record in records], unread),
     }
-
-
-def _tool_version() -> str:
-    try:
-        return version("cbtrace")
-    except PackageNotFoundError:
-        return "0"

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 
+from cbtrace.traces.errors import UsageError
+
 LANGUAGES = ("en", "ja")
 
 
@@ -37,6 +39,8 @@ class Words:
 
 @lru_cache
 def load_words(language: str = "en") -> Words:
-    """Read the texts of ``language``, one of :data:`LANGUAGES`."""
+    """Read the texts of ``language``, one of :data:`LANGUAGES`; another one is a ``UsageError``."""
+    if language not in LANGUAGES:
+        raise UsageError(f"There are no texts in {language!r}: choose one of {', '.join(LANGUAGES)}.")
     source = files("cbtrace.templates") / "words" / f"{language}.json"
     return Words(language, json.loads(source.read_text(encoding="utf-8")))

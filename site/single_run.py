@@ -1,0 +1,64 @@
+"""One run as one HTML file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from cbtrace.site.assets import site_assets, site_chrome
+from cbtrace.site.folder import OutputFolderError, explained
+from cbtrace.site.pages.about import about_page
+from cbtrace.site.pages.messages import messages_page
+from cbtrace.site.pages.metrics import metrics_page
+from cbtrace.site.run_files import RunRecord, RunSource, digest_file, run_files
+from cbtrace.site.single_file import single_file
+from cbtrace.site.words import load_words
+
+MADE_BY = b'<meta name="generator" content="cbtrace">'
+"""Every page of cbtrace has this in its head."""
+
+
+def build_single_run(path: Path, out: Path, *, title: str | None = None, language: str = "en") -> RunRecord:
+    """Write the page of one run, with all its data and the pages that explain it, to the file ``out``.
+
+    Raises:
+        UsageError: an unknown language.
+        TraceError: the file cannot be read as a trace.
+        OutputFolderError: ``out`` is there and cbtrace did not write it.
+        OutputWriteError: it cannot be written; what was there before still is.
+    """
+    refuse_what_is_not_ours(out)
+    words = load_words(language)
+    assets = site_assets(words)
+    chrome = site_chrome(assets, title, words)
+    record, texts = run_files(chrome, RunSource(path, *digest_file(path), copy=1))
+    explaining = {
+        "metrics.html": metrics_page(chrome),
+        "about.html": about_page(chrome),
+        "messages.html": messages_page(chrome),
+    }
+    own = {name: text for name, text in texts.items() if not name.startswith(f"runs/{record.slug}/compare")}
+    used = {name: text for name, text in assets.files.items() if name in texts[record.page]}
+    write_page(out, single_file(record.page, used | own | explaining, list(explaining)))
+    return record
+
+
+def refuse_what_is_not_ours(out: Path) -> None:
+    """Raise unless ``out`` is a new name, or a page that cbtrace wrote."""
+    with explained(out):
+        if out.is_dir():
+            raise OutputFolderError(f"{out.name} is a folder: name a file for the page.")
+        if out.exists() and (not out.is_file() or MADE_BY not in out.open("rb").read(4096)):
+            raise OutputFolderError(f"{out.name} is not a page that cbtrace wrote: name a new file.")
+
+
+def write_page(out: Path, html: str) -> None:
+    """Write a page beside its place and move it there."""
+    with explained(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        aside = out.with_name(f".{out.name}.{os.getpid()}.new")
+        try:
+            aside.write_text(html, encoding="utf-8", errors="backslashreplace")
+            aside.replace(out)
+        finally:
+            aside.unlink(missing_ok=True)
