@@ -43,6 +43,11 @@ def size(value: float | None) -> str:
     return f"{number(amount)}{_SPACE}{_BINARY[unit]}"
 
 
+def signed_size(value: int) -> str:
+    """Bytes that may be negative: memory that was given back."""
+    return size(value) if value >= 0 else f"\N{MINUS SIGN}{size(-value)}"
+
+
 def percent(share: float | None) -> str:
     """A share of one as per cent."""
     if share is None:

@@ -33,6 +33,11 @@ class Fact:
     name: str
     value: Scalar
 
+    @property
+    def told(self) -> bool:
+        """Whether it says more than that something was left alone or is not there."""
+        return self.value not in (UNSET, ABSENT)
+
 
 def settings(engine: Engine) -> list[Setting]:
     """All settings by name, requested beside resolved."""

@@ -318,7 +318,7 @@ RULES: dict[str, tuple[Callable[[Evidence], Told], str]] = {
     "kv_unused": (_kv_unused, "kv"),
     "padding": (_padding, "timeline"),
     "waste": (_waste, "headline"),
-    "sliding_window": (_sliding_window, "settings"),
+    "sliding_window": (_sliding_window, "kv"),
     "late_client": (_late_client, "headline"),
     "recorder_cost": (_recorder_cost, "recording"),
     "unattributed": (_unattributed, "where"),

@@ -15,19 +15,13 @@ from cbtrace.site.analysis.pieces import PIECES
 from cbtrace.site.analysis.summary import RunSummary
 from cbtrace.site.analysis.window import measured_window
 from cbtrace.site.pages.banners import Banner, banners
-from cbtrace.site.pages.budget_section import (
-    KvSection,
-    LimitRow,
-    MemorySection,
-    kv_section,
-    limit_rows,
-    memory_section,
-)
+from cbtrace.site.pages.budget_section import LimitRow, MemorySection, limit_rows, memory_section
 from cbtrace.site.pages.chrome import Chrome
 from cbtrace.site.pages.class_section import ClassSection, class_section
 from cbtrace.site.pages.finding_section import FindingRow, finding_rows
 from cbtrace.site.pages.gap_section import GapSection, gap_section
 from cbtrace.site.pages.headline import Card, LatencyRow, cards, latency_note, latency_rows
+from cbtrace.site.pages.kv_section import KvSection, kv_section
 from cbtrace.site.pages.labels import health, run_name
 from cbtrace.site.pages.run_sections import (
     AdmissionSection,
@@ -140,7 +134,7 @@ def run_view(trace: Trace, summary: RunSummary, cuts: Cuts, slug: str, timeline:
         classes=class_section(trace, cuts, evidence.token_budget, words),
         admission=admission_section(trace, words),
         limits=limit_rows(evidence, words),
-        kv=kv_section(trace, summary.kv, words),
+        kv=kv_section(trace, summary.kv, timeline.groups, words),
         memory=memory_section(trace, words),
         events=event_section(trace, origin, words),
         settings=[

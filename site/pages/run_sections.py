@@ -49,6 +49,8 @@ class TimelineSection:
     table_caption: str
     memory: list[str]
     """Series of the memory panel."""
+    groups: list[str]
+    """Groups of layers that the KV cache is told apart by."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,8 @@ def timeline_section(
     ]
     caption = words("timeline.table_caption", rows=len(table), bucket=k)
     memory = [name for name in data.overview["memory"] if name != "time_us"]
-    return TimelineSection(title, words("timeline.text"), reduction, table, caption, memory)
+    groups = [group.name for group in data.groups.groups] if data.groups else []
+    return TimelineSection(title, words("timeline.text"), reduction, table, caption, memory, groups)
 
 
 def _span(first: int, count: int) -> str:

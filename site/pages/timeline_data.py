@@ -10,6 +10,7 @@ import numpy as np
 
 from cbtrace.site.analysis import buckets
 from cbtrace.site.analysis.kv import safety_margin
+from cbtrace.site.analysis.kv_groups import KvByGroup, kv_by_group
 from cbtrace.site.analysis.memory import memory_series
 from cbtrace.site.analysis.timeline import Marks, TimelineRows, marks, timeline_rows
 from cbtrace.site.words import Words
@@ -43,22 +44,25 @@ class TimelineData:
     rows: TimelineRows
     """The coarsest level, which the page also shows as text."""
     marks: Marks
+    groups: KvByGroup | None
+    """How the KV cache divides between groups of layers, for a hybrid model."""
 
 
 def timeline_data(trace: Trace, slug: str, origin_ns: int, words: Words) -> TimelineData:
     """Everything the timeline of ``trace`` draws. Times are microseconds from ``origin_ns``."""
     sizes = buckets.levels(len(trace.steps.index), POINTS)
     coarsest = timeline_rows(trace.steps, sizes[0])
+    groups = kv_by_group(trace)
     files: list[LevelFile] = []
     levels: list[dict[str, Any]] = []
     for k in sizes[1:]:
-        made = list(_split(timeline_rows(trace.steps, k), slug, origin_ns))
+        made = list(_split(_all_columns(trace, timeline_rows(trace.steps, k), groups, origin_ns), k, slug))
         files += made
         starts = [file.data["start_us"][0] for file in made]
         levels.append({"bucket": k, "starts": starts, "keys": [file.key for file in made]})
     drawn = marks(trace.events, trace.requests, MARKS_A_KIND)
     overview = {
-        "rows": _columns(coarsest, origin_ns, slice(None)),
+        "rows": _all_columns(trace, coarsest, groups, origin_ns),
         "bucket": coarsest.bucket,
         "steps": len(trace.steps.index),
         "levels": levels,
@@ -71,7 +75,7 @@ def timeline_data(trace: Trace, slug: str, origin_ns: int, words: Words) -> Time
         "memory": _memory(trace, origin_ns),
         "words": _script_words(words),
     }
-    return TimelineData(overview, files, coarsest, drawn)
+    return TimelineData(overview, files, coarsest, drawn, groups)
 
 
 def _memory(trace: Trace, origin_ns: int) -> dict[str, list[int]]:
@@ -92,20 +96,28 @@ def _script_words(words: Words) -> dict[str, str]:
     return charts | words.starting("timeline.js.") | words.starting("step.js.") | stops
 
 
-def _split(rows: TimelineRows, slug: str, origin_ns: int) -> Iterator[LevelFile]:
-    for number, start in enumerate(range(0, len(rows.steps), ROWS_A_FILE)):
-        part = slice(start, start + ROWS_A_FILE)
-        yield LevelFile(f"{slug}/steps-{rows.bucket}-{number}", _columns(rows, origin_ns, part))
+def _split(columns: dict[str, list[int]], bucket: int, slug: str) -> Iterator[LevelFile]:
+    for number, start in enumerate(range(0, len(columns["steps"]), ROWS_A_FILE)):
+        part = {name: values[start : start + ROWS_A_FILE] for name, values in columns.items()}
+        yield LevelFile(f"{slug}/steps-{bucket}-{number}", part)
 
 
-def _columns(rows: TimelineRows, origin_ns: int, part: slice) -> dict[str, list[int]]:
-    """Columns by name. Times become whole microseconds, rounded down, so that their order stays."""
+def _all_columns(trace: Trace, rows: TimelineRows, groups: KvByGroup | None, origin_ns: int) -> dict[str, list[int]]:
+    """Columns of a level by name; of a hybrid model also the bytes of each group, at the step that used most."""
+    columns = _columns(rows, origin_ns)
+    if groups is not None:
+        fullest = buckets.row_of_largest(trace.steps.kv_used, rows.bucket)
+        columns |= {f"group_used_{i}": used[fullest].tolist() for i, used in enumerate(groups.used)}
+    return columns
+
+
+def _columns(rows: TimelineRows, origin_ns: int) -> dict[str, list[int]]:
+    """Times become whole microseconds, rounded down, so that their order stays."""
     columns: dict[str, list[int]] = {}
     for field in fields(rows):
-        values = getattr(rows, field.name)
+        name, values = field.name, getattr(rows, field.name)
         if not isinstance(values, np.ndarray):
             continue
-        name, values = field.name, values[part]
         if name in _TIMES:
             offset = origin_ns if name.endswith("_ns") else 0
             unknown = (values < 0) & (name == "gpu_sum")

@@ -31,8 +31,9 @@
       const step = roundStep(most, panel.height / 28);
       return multiples(0, most, step).map((value) => [value, cbtrace.number(Number(value.toPrecision(12)))]);
     }
-    let step = 2 ** Math.max(0, Math.floor(Math.log2(most / 4)));
-    if (most / step > 6) step *= 1.5;
+    const count = Math.max(2, panel.height / 26);
+    let step = 2 ** Math.max(0, Math.ceil(Math.log2(most / count) - 1e-9));
+    if (most / (0.75 * step) <= count) step *= 0.75;
     return multiples(0, most, step).map((value) => [value, cbtrace.bytes(value)]);
   }
 

@@ -1,0 +1,131 @@
+"""The KV cache of a hybrid model by group of layers: what the requests hold of each, step by step.
+
+A trace has the bytes in use over all groups. How they divide follows from how far each request is: full attention holds
+blocks for every position, a sliding window for the newest ones only. The sum is held against the recorded use, and what
+the positions do not explain is told apart, never spread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cbtrace.traces.columns import Ints
+from cbtrace.traces.reader import Trace
+from cbtrace.traces.schema import EventKind, KvGroup
+
+AWAY = (EventKind.SOFT_RESET, EventKind.OFFLOAD)
+"""Events by which a request gives up its blocks before it ends."""
+
+
+@dataclass(frozen=True)
+class LayerGroup:
+    """Groups of layers with one name, as one: their blocks are given out together."""
+
+    name: str
+    layers: int
+    block_bytes: int
+    """Bytes of one block of each of them."""
+    tokens_per_block: int
+    window: int
+    """In tokens; -1 for full attention."""
+
+
+@dataclass(frozen=True)
+class KvByGroup:
+    """Bytes by group and step; shape (groups, steps), rows as ``groups``, columns as the table of steps."""
+
+    groups: list[LayerGroup]
+    used: Ints
+    cached: Ints
+    """Reusable prefixes; -1 where the engine does not tell them apart."""
+    stranded: Ints
+    """Free blocks inside memory that a group owns: of no use to another one; -1 likewise."""
+    unexplained: Ints
+    """By step: bytes in use that the positions of requests do not explain (negative where blocks are shared)."""
+
+    @property
+    def explained(self) -> float:
+        """Share of the bytes in use, over all steps, that the groups account for."""
+        total = int(self.used.sum()) + int(self.unexplained.sum())
+        return 1 - int(np.abs(self.unexplained).sum()) / total if total > 0 else 0.0
+
+
+def kv_by_group(trace: Trace) -> KvByGroup | None:
+    """The division of the KV cache; ``None`` for a model with one kind of layers, or without steps."""
+    groups = _merged(trace.geometry.groups) if trace.geometry else []
+    if len(groups) < 2 or not len(trace.steps.index) or any(group.tokens_per_block <= 0 for group in groups):
+        return None
+    used = np.stack([_used(trace, group) for group in groups])
+    free, cached = _recorded(trace, groups)
+    known = trace.steps.kv_used >= 0
+    return KvByGroup(groups, used, cached, free, np.where(known, trace.steps.kv_used - used.sum(axis=0), 0))
+
+
+def _merged(groups: list[KvGroup]) -> list[LayerGroup]:
+    merged: dict[str, LayerGroup] = {}
+    for group in groups:
+        before = merged.get(group.name)
+        merged[group.name] = LayerGroup(
+            name=group.name,
+            layers=group.layers + (before.layers if before else 0),
+            block_bytes=group.block_bytes + (before.block_bytes if before else 0),
+            tokens_per_block=group.tokens_per_block,
+            window=group.window,
+        )
+    return list(merged.values())
+
+
+def _used(trace: Trace, group: LayerGroup) -> Ints:
+    """By step: bytes of ``group`` that requests hold once the step was scheduled."""
+    steps, members = trace.steps, trace.step_requests
+    kept = (members.position >= 0) & ~members.wasted
+    order = np.lexsort((members.step[kept], members.request[kept]))
+    request, step = members.request[kept][order], members.step[kept][order]
+    reached = (members.position + members.prefill + members.decode + members.recompute)[kept][order]
+    tokens = np.minimum(reached, group.window) if group.window >= 0 else reached
+    held = -(-tokens // group.tokens_per_block)
+    until = _held_until(trace, request, step)
+    row, end = np.searchsorted(steps.index, step), np.searchsorted(steps.index, until)
+    change = np.zeros(len(steps.index) + 1, dtype=np.int64)
+    np.add.at(change, row, held)
+    np.add.at(change, np.maximum(end, row), -held)
+    return np.cumsum(change[:-1]) * group.block_bytes
+
+
+def _held_until(trace: Trace, request: Ints, step: Ints) -> Ints:
+    """The step from which each request holds another number of blocks: its next one, or the one that sees it gone."""
+    far = np.iinfo(np.int64).max
+    again = np.append(request[1:] == request[:-1], False)
+    following = np.where(again, np.append(step[1:], far), far)
+    gone_request, gone_step = _departures(trace)
+    width = int(trace.steps.index[-1]) + 2
+    keys = gone_request * width + np.minimum(gone_step, width - 1)
+    at = np.searchsorted(keys, request * width + step, side="right")
+    there = np.append(gone_request, -1)[at] == request
+    return np.minimum(following, np.where(there, np.append(gone_step, far)[at], far))
+
+
+def _departures(trace: Trace) -> tuple[Ints, Ints]:
+    """Requests that gave up their blocks and the first step that could see it, ordered by both."""
+    events, requests, steps = trace.events, trace.requests, trace.steps
+    rows = np.isin(events.kind, AWAY) & (events.request >= 0)
+    ended = np.flatnonzero(requests.end_ns >= 0)
+    at = np.searchsorted(steps.scheduled_ns, requests.end_ns[ended], side="right")
+    seen = np.append(steps.index, steps.index[-1] + 1)[at]
+    request, step = np.concatenate([events.request[rows], ended]), np.concatenate([events.step[rows], seen])
+    order = np.lexsort((step, request))
+    return request[order].astype(np.int64), step[order].astype(np.int64)
+
+
+def _recorded(trace: Trace, groups: list[LayerGroup]) -> tuple[Ints, Ints]:
+    """Free and cached bytes inside each group's own memory, as recorded; -1 where the engine does not tell."""
+    shape = (len(groups), len(trace.steps.index))
+    free, cached = np.full(shape, -1, dtype=np.int64), np.full(shape, -1, dtype=np.int64)
+    size = np.array([group.block_bytes for group in groups])
+    for step, counts in trace.kv_groups().items():
+        if counts.shape == (len(groups), 2):
+            row = int(np.searchsorted(trace.steps.index, step))
+            free[:, row], cached[:, row] = counts[:, 0] * size, counts[:, 1] * size
+    return free, cached
