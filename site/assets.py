@@ -17,6 +17,7 @@ ASSETS = (
     "style.css",
     "cbtrace.js",
     "charts.js",
+    "goodput.js",
     "plot.js",
     "panels.js",
     "timeline.js",

@@ -13,12 +13,14 @@ import msgspec
 import numpy as np
 
 from cbtrace.site.analysis.attribution import Cuts, attribute
+from cbtrace.site.analysis.goodput import service_times
 from cbtrace.site.analysis.summary import RunSummary, summarize
 from cbtrace.site.assets import hashed_name
 from cbtrace.site.pages.chrome import Chrome
 from cbtrace.site.pages.compare_data import compare_data
 from cbtrace.site.pages.compare_groups import compare_entry
 from cbtrace.site.pages.compare_requests import compare_requests, token_files
+from cbtrace.site.pages.goodput_section import goodput_data
 from cbtrace.site.pages.index import IndexRow, index_row
 from cbtrace.site.pages.request_data import DETAILS_A_FILE, request_files
 from cbtrace.site.pages.run import RunView, run_page, run_view, time_origin
@@ -134,6 +136,7 @@ def _add_details(out: RunFiles, of: _Details, words: Words) -> dict[str, Any]:
     steps = list(step_files(of.trace, named, of.origin_ns))
     parts = {part.key: part.data for part in of.timeline.files}
     parts[f"{out.slug}/requests"] = requests.listed
+    parts[f"{out.slug}/goodput"] = goodput_data(service_times(of.trace), words)
     parts |= {f"{out.slug}/request-{number}": part for number, part in enumerate(requests.details)}
     parts |= {f"{out.slug}/step-{number}": part for number, part in enumerate(steps)}
     return {

@@ -21,6 +21,7 @@ TERMS = (
     "offload",
     "prefix_hit",
     "wasted",
+    "goodput",
 )
 
 

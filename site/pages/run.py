@@ -10,6 +10,7 @@ from cbtrace.site.analysis.attribution import Cuts
 from cbtrace.site.analysis.conditions import Fact, conditions, settings
 from cbtrace.site.analysis.evidence import Evidence
 from cbtrace.site.analysis.findings import RULES, findings
+from cbtrace.site.analysis.goodput import service_times
 from cbtrace.site.analysis.lifelines import STATES
 from cbtrace.site.analysis.pieces import PIECES
 from cbtrace.site.analysis.summary import RunSummary
@@ -20,6 +21,7 @@ from cbtrace.site.pages.chrome import Chrome
 from cbtrace.site.pages.class_section import ClassSection, class_section
 from cbtrace.site.pages.finding_section import FindingRow, finding_rows
 from cbtrace.site.pages.gap_section import GapSection, gap_section
+from cbtrace.site.pages.goodput_section import GoodputSection, goodput_section
 from cbtrace.site.pages.headline import Card, LatencyRow, cards, latency_note, latency_rows
 from cbtrace.site.pages.kv_section import KvSection, kv_section
 from cbtrace.site.pages.labels import health, run_name
@@ -81,6 +83,7 @@ class RunView:
     cards: list[Card]
     latency: list[LatencyRow]
     latency_note: str
+    goodput: GoodputSection
     findings: list[FindingRow]
     rules: int
     """How many rules were looked at."""
@@ -125,6 +128,7 @@ def run_view(trace: Trace, summary: RunSummary, cuts: Cuts, slug: str, timeline:
         cards=cards(summary, words),
         latency=latency_rows(summary, words),
         latency_note=latency_note(summary, words),
+        goodput=goodput_section(service_times(trace), words),
         findings=finding_rows(findings(evidence), words),
         rules=len(RULES),
         timeline=timeline_section(trace, summary, timeline, origin, words),

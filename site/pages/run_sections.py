@@ -15,6 +15,7 @@ from cbtrace.site.pages.labels import event_label, request_label, severity_name,
 from cbtrace.site.pages.timeline_data import TimelineData
 from cbtrace.site.words import Words
 from cbtrace.traces.reader import Trace
+from cbtrace.traces.recovery import Finding
 from cbtrace.traces.schema import AdmissionStop, Notice
 
 TABLE_ROWS = 40
@@ -242,7 +243,7 @@ def recording_pairs(trace: Trace, summary: RunSummary, words: Words) -> list[Pai
 def notice_rows(trace: Trace, words: Words) -> list[NoticeRow]:
     """What the trace lost and what the recorder said, gravest first."""
     known = all_messages()
-    said = [
+    said: list[Finding | Notice] = [
         *trace.recovery.findings,
         *sorted(trace.notices, key=lambda notice: notice.t_ns),
     ]

@@ -19,6 +19,7 @@
     device_used: ["--limit", [5, 3]],
     host_rss: ["--duration", [2, 2]],
   };
+  const SMALL = 0.1; // a share of the KV cache below which the panel shows what is used, not the capacity
   const GROUPS = ["--used", "--group-b", "--group-c", "--group-d"];
 
   // Columns to the series of the panels. In a pause of the engine its tokens are zero and the rest is unknown.
@@ -88,10 +89,13 @@
       title: words["plot.tokens"], height: 120, most: 1.04 * largest(shown.wasted, shown.tokens_max, [limits.token_budget]),
       layers: [area(shown.prefill, "--prefill"), area(shown.decode, "--decode", shown.prefill), area(shown.recompute, "--recompute", shown.decode), area(shown.wasted, "--wasted", shown.recompute), ...extreme(shown.tokens_max), ...rule(limits.token_budget)],
     };
-    const capacity = limits.capacity ?? largest(whole.cached);
+    const used = largest(whole.cached);
+    const capacity = limits.capacity ?? used;
+    const small = used > 0 && used < SMALL * capacity; // nothing of it could be seen at the scale of the capacity
     const margin = limits.margin_from === null ? [] : [{ kind: "range", low: limits.margin_from, high: capacity, color: "--reserve", alpha: 0.35 }];
     const kv = {
-      title: words["plot.kv"], height: 120, bytes: true, most: 1.04 * capacity,
+      title: small ? cbtrace.fill(words["plot.kv_small"], { capacity: cbtrace.bytes(capacity) }) : words["plot.kv"],
+      height: 120, bytes: true, most: small ? 1.2 * used : 1.04 * capacity,
       layers: [...margin, area(shown.used, "--used"), area(shown.cached, "--cached", shown.used), ...extreme(shown.used_min), ...rule(limits.capacity)],
     };
     const load = {
@@ -99,13 +103,13 @@
       layers: [band("waiting_max", "waiting_min", "--waiting", [4, 2]), band("active_max", "active_min", "--active")],
     };
     const duration = { title: words["plot.step_time"], height: 60, most: 1.08 * largest(shown.duration_max), layers: [band("duration_max", "duration_mean", "--duration")] };
-    return [strip(whole, window_, words), tokens, kv, ...groupPanel(shown, whole, fixed), load, duration, ...gpuPanel(shown, whole, words), ...memoryPanel(fixed), ...marksPanel(fixed)];
+    return [strip(whole, window_, fixed), tokens, kv, ...groupPanel(shown, whole, fixed), load, duration, ...gpuPanel(shown, whole, words), ...memoryPanel(fixed), ...marksPanel(fixed)];
   }
 
-  function strip(whole, [from, to], words) {
+  function strip(whole, [from, to], { words, span }) {
     const t = whole.t;
     return {
-      title: words["plot.overview"], height: 26, most: largest(whole.tokens_max), strip: { from: t[0], to: whole.until },
+      title: words["plot.overview"], height: 26, most: largest(whole.tokens_max), strip: { from: span[0], to: span[1] },
       layers: [{ kind: "area", t, until: whole.until, top: whole.tokens_max, color: "--muted", alpha: 0.5 }, { kind: "span", from, to, color: "--accent", alpha: 0.22 }],
     };
   }

@@ -12,7 +12,7 @@
   const readout = document.querySelector("[data-readout]");
   const status = document.querySelector("[data-window]");
   const whole = { columns: data.rows, bucket: data.bucket };
-  const first = data.rows.start_us[0] / 1e6;
+  const first = Math.min(0, data.rows.start_us[0] / 1e6); // from the first submit on, which waits for the first step
   const last = Math.max(first + 1e-6, data.rows.end_us[data.rows.end_us.length - 1] / 1e6);
   const meanStep = data.rows.duration_sum_us.reduce((a, b) => a + b, 0) / data.steps;
   const pause = Math.max(5 * meanStep, 20_000); // µs without a batch that are shown as such
@@ -223,7 +223,7 @@
   addEventListener("hashchange", fromLink);
 
   cbtrace.showWindow = show;
-  const fixed = { words, limits: data.limits, marks: data.marks, memory: data.memory };
+  const fixed = { words, limits: data.limits, marks: data.marks, memory: data.memory, span: [first, last] };
   const plot = cbtrace.plot(place, () => ({ from: window_[0], to: window_[1], axis: words["plot.time_axis"], panels: panels(drawn, all, window_, fixed) }));
   place.append(cursor, band);
   place.setAttribute("data-drawn", "");
