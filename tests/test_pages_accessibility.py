@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from cbtrace.site.build import BuildReport, build_site
+from cbtrace.site.words import LANGUAGES
 from pages import Visit, chromium, visit
 from site_runs import busy_run, troubled_run
 
@@ -23,14 +24,23 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> BuildReport:
+def sites(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BuildReport]:
+    """The same runs in each language."""
     folder = tmp_path_factory.mktemp("accessible")
     busy_run(folder / "a.cbt", "baseline", stall_step=20, tags={"kind": "test"})
     busy_run(folder / "b.cbt", "slower", step_ns=1_100_000)
     cut = folder / "c.cbt"
     troubled_run(cut)
     cut.write_bytes(cut.read_bytes()[:-40])  # a banner and badges
-    return build_site(sorted(folder.glob("*.cbt")), folder / "site", title="Runs")
+    traces = sorted(folder.glob("*.cbt"))
+    return {
+        language: build_site(traces, folder / language, title="Runs", language=language) for language in LANGUAGES
+    }
+
+
+@pytest.fixture(scope="module")
+def site(sites: dict[str, BuildReport]) -> BuildReport:
+    return sites["en"]
 
 
 def grave(seen: Visit) -> list[str]:
@@ -44,12 +54,16 @@ def grave(seen: Visit) -> list[str]:
     ]
 
 
+@pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["index", "run", "cut", "compare", "metrics", "about", "keys"])
-def test_axe_finds_nothing_serious(browser: Browser, site: BuildReport, name: str, scheme: str) -> None:
+@pytest.mark.parametrize("name", ["index", "run", "cut", "compare", "metrics", "about", "messages", "keys"])
+def test_axe_finds_nothing_serious(
+    browser: Browser, sites: dict[str, BuildReport], name: str, scheme: str, language: str
+) -> None:
+    site = sites[language]
     a, b, c = (Path(run.page).parent.name for run in site.runs)
     pages = {
-        "run": (f"runs/{a}/index.html", "#request=1&step=20", "[data-request-shown]"),
+        "run": (f"runs/{a}/index.html", "#request=1&step=20&slo=ttft:50", "[data-request-shown]"),
         "cut": (f"runs/{c}/index.html", "", "[data-drawn]"),
         "compare": ("compare.html", f"#a={a}&b={b}", "#distribution-e2e_ms canvas"),
     }
