@@ -11,6 +11,7 @@ import typer
 from cbtrace.commands.build import build
 from cbtrace.commands.check import check
 from cbtrace.commands.demo import demo
+from cbtrace.commands.diff import diff
 from cbtrace.commands.doctor import doctor
 from cbtrace.commands.export import export
 from cbtrace.commands.info import info
@@ -38,6 +39,7 @@ app.command()(info)
 app.command()(check)
 app.command()(export)
 app.command()(upgrade)
+app.command()(diff)
 app.command()(build)
 app.command()(serve)
 app.command()(demo)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Mapping
 from pathlib import Path
 
-from cbtrace.traces.schema import Facts, Memory
+import numpy as np
+
+from cbtrace.traces.schema import EndReason, Facts, Memory, TokenIds
 from trace_builder import TraceBuilder, engine, header
 
 CONDITIONS: Facts = {
@@ -49,14 +52,20 @@ def timed_run(
     adapter: str = "blocks",
     predicted: bool = False,
     recorded_s: int = 0,
+    tokens: bool = False,
+    other_token: tuple[int, int] | None = None,
+    failing: int = 0,
 ) -> Path:
     """Requests one after the other: a prompt in one step of ``prefill_ns``, then decodes of ``decode_ns``.
 
-    The facts given are laid over :data:`CONDITIONS`, :data:`MODEL`, :data:`SETTINGS` and :data:`RESOLVED`.
+    The facts given are laid over :data:`CONDITIONS`, :data:`MODEL`, :data:`SETTINGS` and :data:`RESOLVED`. ``tokens``
+    stores token ids, all alike but for ``other_token``: which request, and which of its tokens, from 1. The last
+    ``failing`` requests fail instead of ending.
     """
     first, second = header(path.stem, dict(tags or {})), engine()
     first.fingerprint = CONDITIONS | (conditions or {})
     first.predicted = predicted
+    first.run_id = hashlib.sha256(str(path).encode()).hexdigest()[:16]
     first.wall_ns += recorded_s * 1_000_000_000
     second.adapter = adapter
     second.requested = SETTINGS | (requested or {})
@@ -72,7 +81,15 @@ def timed_run(
         build.step_ns = round(decode_ns)
         for _ in range(TOKENS - 1):
             build.step([request])
-        build.finish(request)
+        if tokens:
+            ids = np.arange(TOKENS, dtype="<i4")
+            if other_token is not None and other_token[0] == i:
+                ids[other_token[1] - 1] = 9999
+            build.write(TokenIds(request.ordinal, ids.tobytes()))
+        if i >= REQUESTS - failing:
+            build.finish(request, EndReason.FAILED, error="RuntimeError")
+        else:
+            build.finish(request)
         build.write(Memory(build.now, "", 10 << 20, 20 << 20, 11 << 20, 21 << 20))
     build.close()
     return path

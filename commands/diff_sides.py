@@ -1,0 +1,70 @@
+"""Which traces are A and which are B, from the arguments of ``cbtrace diff``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from cbtrace.commands.trace_files import trace_files
+from cbtrace.traces.errors import UsageError, declare
+from cbtrace.traces.schema import Severity
+
+BETWEEN = "vs"
+
+
+def two_sides(named: Sequence[str]) -> tuple[list[Path], list[Path]]:
+    """``A B``, or ``A... vs B...``: each a trace, or a folder for all traces in it.
+
+    Raises:
+        UsageError: it is not clear which belong to A, or a folder holds no trace.
+    """
+    if BETWEEN in named:
+        at = named.index(BETWEEN)
+        a, b = named[:at], named[at + 1 :]
+        if not a or not b or BETWEEN in b:
+            raise UsageError(
+                f"There must be traces before and after {BETWEEN}, and one {BETWEEN} (a file of that name is "
+                f"./{BETWEEN}).",
+                slug="unclear-sides",
+            )
+    elif len(named) == 2:
+        a, b = named[:1], named[1:]
+    else:
+        raise UsageError(
+            f"{len(named)} names leave open which are A and which are B: write A B, or A... {BETWEEN} B...",
+            slug="unclear-sides",
+        )
+    return trace_files(map(Path, a)), trace_files(map(Path, b))
+
+
+def variant_sides(experiment: Path, named: Sequence[str]) -> tuple[list[Path], list[Path]]:
+    """The finished runs of two variants of an experiment, by their names.
+
+    Raises:
+        UsageError: there is no experiment or no such variant, or it has no finished run.
+    """
+    from cbtrace.traces.experiment import read_experiment
+
+    if len(named) != 2:
+        raise UsageError("With --experiment, name two of its variants: the baseline and the candidate.")
+    read = read_experiment(experiment)
+    if read is None:
+        raise UsageError(f"{experiment} holds no experiment.json: name the folder of an experiment.")
+    known = [variant.name for variant in read.variants]
+    sides = []
+    for name in named:
+        if name not in known:
+            raise UsageError(f"There is no variant {name!r}: this experiment has {', '.join(known)}.")
+        runs = [run for run in read.runs if run.variant == name and run.status == "done" and run.trace]
+        if not runs:
+            raise UsageError(f"No run of {name!r} was finished: run the experiment first.")
+        sides.append([experiment / run.trace for run in runs])
+    return sides[0], sides[1]
+
+
+declare(
+    "unclear-sides",
+    Severity.BROKEN,
+    "The names given to `cbtrace diff` do not say which runs are the baseline A and which the candidate B.",
+    "Write `cbtrace diff A B`, or `cbtrace diff A1 A2 vs B1 B2`; a folder stands for all traces in it.",
+)
