@@ -25,6 +25,7 @@ ASSETS = (
     "requests.js",
     "steps.js",
     "index.js",
+    "experiment.js",
     "comparison.js",
     "compare.js",
 )

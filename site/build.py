@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cbtrace.site.analysis.summary import RunSummary
 from cbtrace.site.assets import hashed_name, site_assets, site_chrome
+from cbtrace.site.experiment_files import UnreadExperiment, experiment_files, find_experiments
 from cbtrace.site.folder import STATE, OutputFolder
 from cbtrace.site.pages.about import about_page
 from cbtrace.site.pages.chrome import Chrome
 from cbtrace.site.pages.compare import compare_page
 from cbtrace.site.pages.compare_data import catalogue_data
-from cbtrace.site.pages.index import UnreadTrace, index_page
+from cbtrace.site.pages.index import ExperimentEntry, UnreadTrace, index_page
 from cbtrace.site.pages.messages import messages_page
 from cbtrace.site.pages.metrics import metrics_page
 from cbtrace.site.records import kept_record, maker_digest
@@ -74,6 +75,8 @@ def build_site(
     build must come to its end first.
 
     A damaged trace is shown under a banner. One that cannot be read has no page: it is in the report and on the index.
+    An experiment whose traces are among them (its ``experiment.json`` lies beside a trace or one folder above) has a
+    page as well.
 
     Raises:
         UsageError: no traces, an unknown language, or an output folder that holds something else.
@@ -95,7 +98,9 @@ def build_site(
         failed = [run for run in outcomes.values() if isinstance(run, FailedRun)]
         if not runs:
             raise TraceError(failed[0].text, slug=failed[0].slug)
-        folder.put(shared_pages(chrome, [run for _, run in runs], failed))
+        experiments, unread = _put_experiments(folder, chrome, {task.source.path: run for task, run in runs})
+        failed += unread
+        folder.put(shared_pages(chrome, [run for _, run in runs], experiments, failed))
     return _report(folder, [(task.source.path, run, task in kept) for task, run in runs], failed)
 
 
@@ -139,7 +144,28 @@ def _build(
     return built
 
 
-def shared_pages(chrome: Chrome, records: Sequence[RunRecord], failed: Sequence[FailedRun]) -> dict[str, str]:
+def _put_experiments(
+    folder: OutputFolder, chrome: Chrome, records: Mapping[Path, RunRecord]
+) -> tuple[list[ExperimentEntry], list[FailedRun]]:
+    """Build the pages of the experiments that the runs belong to; return what the index says of them."""
+    taken: set[str] = set()
+    entries, failed = [], []
+    for found in find_experiments(records):
+        if isinstance(found, UnreadExperiment):
+            failed.append(FailedRun(found.path, found.text, found.slug))
+        else:
+            entry, texts = experiment_files(chrome, found, records, taken)
+            folder.put(texts)
+            entries.append(entry)
+    return entries, failed
+
+
+def shared_pages(
+    chrome: Chrome,
+    records: Sequence[RunRecord],
+    experiments: Sequence[ExperimentEntry],
+    failed: Sequence[FailedRun],
+) -> dict[str, str]:
     """The pages that are not of one run, by path relative to the site, with the data they need."""
     choices = data_script("runs", {"runs": [record.entry for record in records]} | catalogue_data(chrome.words))
     unread = [UnreadTrace(run.source.name, run.text, run.slug) for run in failed]
@@ -150,5 +176,5 @@ def shared_pages(chrome: Chrome, records: Sequence[RunRecord], failed: Sequence[
         "metrics.html": metrics_page(chrome),
         "about.html": about_page(chrome),
         "messages.html": messages_page(chrome),
-        "index.html": index_page(chrome, [record.row for record in records], unread),
+        "index.html": index_page(chrome, [record.row for record in records], experiments, unread),
     }

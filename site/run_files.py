@@ -14,6 +14,8 @@ import numpy as np
 
 from cbtrace.site.analysis.attribution import Cuts, attribute
 from cbtrace.site.analysis.goodput import service_times
+from cbtrace.site.analysis.experiment import PassTokens, pass_tokens
+from cbtrace.site.analysis.run_conditions import RunConditions, run_conditions
 from cbtrace.site.analysis.summary import RunSummary, summarize
 from cbtrace.site.assets import hashed_name
 from cbtrace.site.pages.chrome import Chrome
@@ -62,6 +64,8 @@ class RunRecord(msgspec.Struct, frozen=True):
     row: IndexRow
     entry: dict[str, Any]
     """The run in the list that the compare page chooses from."""
+    conditions: RunConditions
+    tokens: PassTokens
 
 
 @dataclass
@@ -114,6 +118,8 @@ def run_files(chrome: Chrome, source: RunSource) -> tuple[RunRecord, dict[str, s
         summary=summary,
         row=index_row(trace, summary, slug),
         entry=_add_side(out, trace, summary, cuts),
+        conditions=run_conditions(trace),
+        tokens=pass_tokens(trace.steps),
     )
     return record, out.texts
 

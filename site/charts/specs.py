@@ -7,6 +7,7 @@ from typing import Any
 
 from cbtrace.site.charts.comparison import difference_spec, distribution_spec, pairs_spec
 from cbtrace.site.charts.cuts import cuts_spec
+from cbtrace.site.charts.experiment import experiment_specs
 from cbtrace.site.words import Words
 
 
@@ -18,4 +19,5 @@ def chart_specs(words: Words) -> dict[str, Any]:
         "distribution": distribution_spec(words),
         "difference": difference_spec(words),
         "pairs": pairs_spec(words),
+        **experiment_specs(),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cbtrace.site import formats
@@ -83,6 +84,19 @@ class UnreadTrace:
     slug: str
 
 
+@dataclass(frozen=True)
+class ExperimentEntry:
+    """What the index says of an experiment."""
+
+    name: str
+    page: str
+    """Path relative to the site."""
+    done: int
+    runs: int
+    adopted: list[str]
+    """Names of the variants to adopt."""
+
+
 def index_row(trace: Trace, summary: RunSummary, slug: str) -> IndexRow:
     """What the index shows of one run."""
     engine = trace.engines[-1] if trace.engines else None
@@ -129,6 +143,15 @@ def columns(words: Words) -> list[Column]:
     ]
 
 
-def index_page(chrome: Chrome, rows: list[IndexRow], unread: list[UnreadTrace]) -> str:
+def index_page(
+    chrome: Chrome, rows: list[IndexRow], experiments: Sequence[ExperimentEntry], unread: list[UnreadTrace]
+) -> str:
     """The page as HTML."""
-    return chrome.page("index.html", "index", runs=with_changes(rows), columns=columns(chrome.words), unread=unread)
+    return chrome.page(
+        "index.html",
+        "index",
+        runs=with_changes(rows),
+        columns=columns(chrome.words),
+        experiments=list(experiments),
+        unread=unread,
+    )
