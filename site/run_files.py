@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 
 from cbtrace.site.analysis.attribution import Cuts, attribute
-from cbtrace.site.analysis.goodput import service_times
 from cbtrace.site.analysis.experiment import PassTokens, pass_tokens
+from cbtrace.site.analysis.goodput import service_times
 from cbtrace.site.analysis.run_conditions import RunConditions, run_conditions
 from cbtrace.site.analysis.summary import RunSummary, summarize
 from cbtrace.site.assets import hashed_name
