@@ -10,10 +10,8 @@ import typer
 
 if TYPE_CHECKING:
     from cbtrace.recorder.experiments.plan import Plan
-    from cbtrace.recorder.experiments.runner import Progress
+    from cbtrace.recorder.experiments.runner import Progress, Runner
     from cbtrace.traces.experiment import Experiment, VariantEntry
-
-_LEFT = ("planned", "running")
 
 
 def run(
@@ -33,6 +31,15 @@ def run(
         bool, typer.Option("--mix", help="Let runs of different software or hardware into one experiment.")
     ] = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed runs again, too.")] = False,
+    max_time: Annotated[
+        str | None,
+        typer.Option(
+            "--max-time",
+            metavar="TIME",
+            help="Start no run that would not end within this time (540s, 9m, 1.5h); what is left is for next time.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> int:
     """Run the experiment of a plan: each run in a process of its own, with a trace of its own.
 
@@ -44,30 +51,54 @@ def run(
       cbtrace run plan.toml --dry-run
       cbtrace run plan.toml -o experiment
       cbtrace run plan.toml -o experiment --retry-failed
+      cbtrace run plan.toml -o experiment --max-time 9m
     """
     from cbtrace.commands.experiment_table import experiment_table
     from cbtrace.recorder.experiments.plan import read_plan
     from cbtrace.recorder.experiments.runner import Runner
+    from cbtrace.recorder.experiments.time_budget import parse_duration
     from cbtrace.traces.errors import UsageError
 
     read = read_plan(plan)
+    max_time_s = parse_duration(max_time) if max_time is not None else None
     if dry_run:
         _show(read, plan.parent, output)
         return 0
     if output is None:
         raise UsageError("Name the folder of the experiment with -o DIR, or look at the runs with --dry-run.")
-    runner = Runner(read, plan.parent, output, mix=mix, retry_failed=retry_failed, on_progress=_tell)
+    runner = Runner(
+        read,
+        plan.parent,
+        output,
+        mix=mix,
+        retry_failed=retry_failed,
+        max_time_s=max_time_s,
+        on_progress=_tell,
+    )
     try:
         runner.run()
     except KeyboardInterrupt:
         typer.echo("\nInterrupted: what was recorded is readable, and the same command goes on from here.")
         return 130
     experiment_table(runner.experiment, output)
-    failed = sum(entry.status == "failed" for entry in runner.experiment.runs)
+    return _end(runner, output, max_time)
+
+
+def _end(runner: Runner, output: Path, max_time: str | None) -> int:
+    """Say what is left to do; return the exit code."""
+    from cbtrace.recorder.experiments.estimate import runs_left
+
+    runs = runner.experiment.runs
+    failed = sum(entry.status == "failed" for entry in runs)
     if failed:
-        typer.echo(f"{failed} of {len(runner.experiment.runs)} runs failed; their logs are in {output / 'logs'}.")
+        typer.echo(f"{failed} of {len(runs)} runs failed; their logs are in {output / 'logs'}.")
+    if runner.out_of_time:
+        left = len(runs_left(runner.experiment))
+        typer.echo(
+            f"No further run fits into {max_time}: {left} of {len(runs)} are left, and the same command goes on."
+        )
     typer.echo(f"Next: cbtrace build {output} -o site")
-    return 1 if failed == len(runner.experiment.runs) else 0
+    return 1 if failed == len(runs) else 0
 
 
 def _tell(progress: Progress) -> None:
@@ -99,15 +130,16 @@ def _show(plan: Plan, folder: Path, output: Path | None) -> None:
 
 
 def _plan_lines(experiment: Experiment) -> Iterator[str]:
+    from cbtrace.recorder.experiments.estimate import LEFT, runs_left
+
     for stage in experiment.stages:
         yield f"Stage {stage.number}: {stage.title}"
         for variant in experiment.variants:
             if variant.stage == stage.number:
                 runs = [entry for entry in experiment.runs if entry.variant == variant.name]
-                left = sum(entry.status in _LEFT for entry in runs)
+                left = sum(entry.status in LEFT for entry in runs)
                 yield f"  {variant.name:<32} {left} of {len(runs)} runs left; {_change(variant)}"
-    left = sum(entry.status in _LEFT for entry in experiment.runs)
-    yield f"{left} of {len(experiment.runs)} runs are left."
+    yield f"{len(runs_left(experiment))} of {len(experiment.runs)} runs are left."
 
 
 def _change(variant: VariantEntry) -> str:

@@ -57,6 +57,15 @@ def test_answers_are_compared_one_by_one() -> None:
     assert (difference.request, difference.position, difference.expected, difference.found) == ("b", 2, 2, 9)
 
 
+def test_answers_whose_tokens_were_not_stored_are_compared_by_hash() -> None:
+    reasons = dict.fromkeys("ab", int(EndReason.LENGTH))
+    ours, reference = (Answers(reasons=reasons, hashes={"a": b"1", "b": hash_of_b}) for hash_of_b in (b"2", b"3"))
+    correctness = check_run(2, ours, None)
+    compare_with(correctness, ours, "static", reference)
+    assert (correctness.complete, correctness.compared, correctness.equal) == (2, 2, 1)
+    assert (correctness.differences, correctness.differences_left_out) == ([], 1)
+
+
 def test_long_lists_of_differences_are_cut_and_counted() -> None:
     names = [f"r{number:03d}" for number in range(130)]
     reasons = dict.fromkeys(names, int(EndReason.LENGTH))

@@ -15,10 +15,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from cbtrace.recorder.experiments.estimate import longest_s, remaining_s
 from cbtrace.recorder.experiments.plan import Plan, parse_plan
-from cbtrace.recorder.experiments.runner import Progress, Runner
+from cbtrace.recorder.experiments.runner import Progress, Runner, new_experiment
+from cbtrace.recorder.experiments.time_budget import TimeBudget, parse_duration
 from cbtrace.traces import open_trace
-from cbtrace.traces.errors import CbtraceError
+from cbtrace.traces.errors import CbtraceError, UsageError
 from cbtrace.traces.experiment import Experiment, RunEntry, read_experiment, write_experiment
 from conftest import COMMAND
 
@@ -190,6 +192,52 @@ def second_worker(runner: subprocess.Popen[bytes], folder: Path) -> psutil.Proce
     raise AssertionError("the second run did not begin")
 
 
+def test_a_time_budget_ends_between_runs_and_what_is_left_is_for_next_time(tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(plan(repeats=3))
+    command = [COMMAND, "run", "plan.toml", "-o", "x", "--max-time"]
+
+    def statuses(max_time: str) -> tuple[list[str], str]:
+        run = subprocess.run(
+            [*command, max_time], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert run.returncode == 0, run.stderr
+        experiment = read_experiment(tmp_path / "x")
+        assert experiment is not None
+        return [entry.status for entry in experiment.runs], run.stdout
+
+    # Nothing is known of how long a run takes: the first one begins, and ends.
+    first, said = statuses("0.5s")
+    assert first == ["done", "planned", "planned"] and "2 of 3 are left" in said
+    none, said = statuses("0.5s")
+    assert none == first and "No further run fits into 0.5s" in said
+    whole, said = statuses("10m")
+    assert whole == ["done"] * 3 and "No further run" not in said
+
+
+def test_a_run_is_expected_to_take_as_long_as_the_longest_of_its_variant(tmp_path: Path) -> None:
+    experiment = new_experiment(parse_plan(plan(STATIC, repeats=2), tmp_path))
+    base, static, base_again, static_again = experiment.runs
+    assert longest_s(experiment, base) == 0 and remaining_s(experiment) is None
+    base.status, base.seconds = "done", 3.0
+    assert longest_s(experiment, static) == 3
+    static.status, static.seconds = "failed", 40.0
+    assert (longest_s(experiment, base_again), longest_s(experiment, static_again)) == (3, 40)
+    assert remaining_s(experiment) == 43
+    budget = TimeBudget(10)
+    assert budget.allows(9) and not budget.allows(11)
+
+
+def test_without_token_ids_answers_are_compared_by_their_hashes(tmp_path: Path) -> None:
+    text = plan(STATIC).replace("repeats = 1", "repeats = 1\ntoken_ids = false")
+    experiment = run_plan(text, tmp_path / "x")
+    baseline = of(experiment, "baseline")
+    for run in experiment.runs:
+        trace = open_trace(tmp_path / "x" / run.trace)
+        assert not trace.token_ids and "token_ids" not in trace.header.stored
+    assert baseline.correctness is not None
+    assert (baseline.correctness.compared, baseline.correctness.equal) == (10, 10)
+
+
 def test_ctrl_c_leaves_everything_readable(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(plan(repeats=2, arrivals=SLOWLY))
     runner = subprocess.Popen(
@@ -247,6 +295,19 @@ def test_a_run_whose_recording_stopped_is_not_done(tmp_path: Path) -> None:
     assert "its recording stopped: io_error" in run.text
     assert run.correctness is not None and run.correctness.complete < 10
     assert resource.getrlimit(resource.RLIMIT_FSIZE) == (soft, hard)
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [("540", 540), ("540s", 540), ("9m", 540), ("9 min", 540), ("1.5h", 5400)]
+)
+def test_durations_have_units(given: str, seconds: float) -> None:
+    assert parse_duration(given) == seconds
+
+
+@pytest.mark.parametrize("given", ["", "soon", "9 days", "-3m", "0", "m"])
+def test_what_is_no_duration_is_refused(given: str) -> None:
+    with pytest.raises(UsageError, match="write it as in"):
+        parse_duration(given)
 
 
 def test_two_runners_do_not_share_a_folder(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ class Correctness(Struct):
     """Of those compared: ended for the same reason (end token or limit)."""
     differences: list[Difference] = field(default_factory=list)
     differences_left_out: int = 0
-    """Differences beyond those listed."""
+    """Differences beyond those listed; all of them where token ids were not stored."""
     remark: str = ""
     """Why tokens were not compared, or what may explain a difference."""
 

@@ -36,6 +36,7 @@ class Job(Struct):
     batch_size: int = 1
     batch_by: BatchBy = "arrival"
     warmup_requests: int = 0
+    token_ids: bool = True
     conditions: Facts = field(default_factory=dict)
     """Those of the runs before; the run refuses others. Empty: any."""
 

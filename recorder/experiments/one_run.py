@@ -89,7 +89,7 @@ class OneRun:
     def _continuous(self, workload: Workload) -> Submission:
         job, listener = self._job, self._listener
         recording = Recording(
-            job.trace, name=job.name, tags=job.tags, facts=workload.facts, overwrite=True, token_ids=True
+            job.trace, name=job.name, tags=job.tags, facts=workload.facts, overwrite=True, token_ids=job.token_ids
         )
         with recording:
             listener.enter("model load")
@@ -112,7 +112,9 @@ class OneRun:
 
     def _static(self, workload: Workload) -> None:
         job, listener = self._job, self._listener
-        trace = StaticTrace(job.trace, name=job.name, tags=job.tags, facts=workload.facts, overwrite=True)
+        trace = StaticTrace(
+            job.trace, name=job.name, tags=job.tags, facts=workload.facts, overwrite=True, token_ids=job.token_ids
+        )
         try:
             listener.enter("model load")
             with trace.failing_in("model load"):

@@ -101,6 +101,8 @@ class Plan(Struct, forbid_unknown_fields=True, frozen=True):
     order: Order = "interleaved"
     warmup_requests: Annotated[int, Meta(ge=0, le=100_000)] = 0
     """Requests sent through an engine of the same settings before the recorded one, and not recorded."""
+    token_ids: bool = True
+    """Whether traces store generated token ids. Without them it is known which answers differ, and not where."""
     generation: Generation = Generation()
     settings: Settings = Settings()
     """The baseline's settings; what is not given is the engine's own choice."""

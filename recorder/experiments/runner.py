@@ -9,20 +9,20 @@ The folder of an experiment holds::
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
 
-from cbtrace.recorder.experiments.correctness import Answers, answers_of, check_run, compare_with
+from cbtrace.recorder.experiments.estimate import LEFT, longest_s, remaining_s
+from cbtrace.recorder.experiments.experiment_folder import LOGS, RUNS, make_folder, readable, working_in
 from cbtrace.recorder.experiments.job import Job, Report
 from cbtrace.recorder.experiments.plan import BASELINE, Plan
 from cbtrace.recorder.experiments.process import Ending, RunProcess
+from cbtrace.recorder.experiments.run_checks import RunChecks
 from cbtrace.recorder.experiments.stages import (
     STAGES,
     PlannedVariant,
@@ -32,14 +32,11 @@ from cbtrace.recorder.experiments.stages import (
     runs_of,
     variants_of,
 )
+from cbtrace.recorder.experiments.time_budget import TimeBudget
 from cbtrace.traces.errors import CbtraceError, UsageError, declare
 from cbtrace.traces.experiment import Experiment, RunEntry, read_experiment, write_experiment
 from cbtrace.traces.reader import Trace, open_trace
 from cbtrace.traces.schema import EventKind, Facts, Severity
-
-RUNS = "runs"
-LOGS = "logs"
-_LEFT = ("planned", "running")
 
 
 @dataclass(frozen=True)
@@ -65,6 +62,8 @@ class Runner:
         folder: the experiment's folder; a folder that holds an experiment of the same plan is taken up again.
         mix: let runs of different software or hardware into one experiment.
         retry_failed: run failed runs again, too.
+        max_time_s: start no run that would not end within so many seconds, going by the runs of its variant so far, or
+            else by the longest of all. What is left stays planned.
         on_progress: told before and after each run, and while it goes on.
 
     Raises:
@@ -79,16 +78,20 @@ class Runner:
         *,
         mix: bool = False,
         retry_failed: bool = False,
+        max_time_s: float | None = None,
         on_progress: Callable[[Progress], None] | None = None,
     ) -> None:
         self.folder = folder
+        self.out_of_time = False
+        """Whether runs are left because there was no time for them."""
         self._plan = plan
         self._plan_folder = plan_folder
         self._mix = mix
+        self._max_time_s = max_time_s
         self._tell = on_progress or (lambda _progress: None)
         self._variants = {variant.name: variant for variant in variants_of(plan)}
-        self._answers: dict[str, Answers] = {}
         self.experiment = self._take_up(retry_failed)
+        self._checks = RunChecks(self.experiment, folder, plan, self._variants)
 
     def run(self) -> Experiment:
         """Run all that is left; return the experiment.
@@ -97,12 +100,14 @@ class Runner:
             KeyboardInterrupt: it was interrupted; what was recorded is there, and the run under way will be repeated.
             CbtraceError: conditions are not those of the runs before.
         """
-        with _alone(self.folder):
-            for name in (RUNS, LOGS):
-                (self.folder / name).mkdir(exist_ok=True)
+        budget = None if self._max_time_s is None else TimeBudget(self._max_time_s)
+        with working_in(self.folder):
             self._save()
             for number, run in enumerate(self.experiment.runs, 1):
-                if run.status in _LEFT:
+                if run.status in LEFT:
+                    if budget is not None and not budget.allows(longest_s(self.experiment, run)):
+                        self.out_of_time = True
+                        break
                     self._tell(self._progress(run, number))
                     self._run_one(run, number)
                     self._tell(self._progress(run, number))
@@ -113,7 +118,7 @@ class Runner:
     def _take_up(self, retry_failed: bool) -> Experiment:
         found = read_experiment(self.folder) if self.folder.is_dir() else None
         if found is None:
-            self._make_folder()
+            make_folder(self.folder)
             return new_experiment(self._plan)
         if found.plan_digest != plan_digest(self._plan):
             raise UsageError(
@@ -127,29 +132,11 @@ class Runner:
                 _reset(run)
         return found
 
-    def _make_folder(self) -> None:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            occupied = any(self.folder.iterdir())
-        except OSError as error:
-            raise CbtraceError(
-                f"{self.folder} cannot be made ({error.strerror}): choose another folder with -o.",
-                slug="output-unwritable",
-            ) from error
-        if occupied:
-            raise UsageError(
-                f"{self.folder} is not empty and holds no experiment: choose a new folder with -o.",
-                slug="folder-not-empty",
-            )
-
     def _save(self) -> None:
         write_experiment(self.experiment, self.folder)
 
     def _progress(self, run: RunEntry, number: int, report: Report | None = None) -> Progress:
-        runs = self.experiment.runs
-        ended = [run.seconds for run in runs if run.status in ("done", "failed")]
-        left = sum(run.status in _LEFT for run in runs)
-        return Progress(run, number, len(runs), left * sum(ended) / len(ended) if ended else None, report)
+        return Progress(run, number, len(self.experiment.runs), remaining_s(self.experiment), report)
 
     # One run ---------------------------------------------------------------------------------------------------------
 
@@ -215,6 +202,7 @@ class Runner:
             batch_size=variant.batch_size or 1,
             batch_by=variant.batch_by,
             warmup_requests=plan.warmup_requests,
+            token_ids=plan.token_ids,
             conditions={} if self._mix else self.experiment.conditions,
         )
 
@@ -245,7 +233,7 @@ class Runner:
         if ending.conditions is not None and not experiment.conditions:
             experiment.conditions = ending.conditions
         experiment.mixed = experiment.mixed or self._mix
-        trace = _readable(self.folder / run.trace)
+        trace = readable(self.folder / run.trace)
         if ending.done and (stopped := _recording_stopped(trace)):
             run.status, run.failure, run.phase, run.text = "failed", "error", "recording", stopped
         if trace is None:
@@ -253,62 +241,7 @@ class Runner:
             return
         if run.status == "failed":
             run.phase = _phase_in(trace) or run.phase
-        self._check(run, trace)
-
-    # Correctness -----------------------------------------------------------------------------------------------------
-
-    def _check(self, run: RunEntry, trace: Trace) -> None:
-        """Check the answers of a run, and again those of runs that had no reference before."""
-        self._answers[run.id] = answers_of(trace)
-        planned = self.experiment.workloads.get(self._variants[run.variant].workload, {}).get("workload.requests")
-        run.correctness = check_run(int(planned or 0), self._answers[run.id], run.failure)
-        for other in self.experiment.runs:
-            if other.correctness is not None and not other.correctness.reference:
-                self._compare(other)
-
-    def _compare(self, run: RunEntry) -> None:
-        correctness = run.correctness
-        reference = self._reference(run)
-        if correctness is None:
-            return
-        if self._variants[run.variant].kind == "static" and reference is None:
-            correctness.remark = "Other runs of this workload are compared with this one."
-        elif self._plan.generation.do_sample:
-            correctness.remark = "Tokens were not compared: they are sampled."
-        elif reference is None:
-            correctness.remark = "Tokens were not compared: no run of static batching of this workload is done."
-        else:
-            compare_with(correctness, self._answers_of(run), reference.id, self._answers_of(reference))
-            correctness.remark = self._excuse(run, reference) if correctness.equal < correctness.compared else ""
-
-    def _reference(self, run: RunEntry) -> RunEntry | None:
-        """The first finished run of static batching of the same workload, if possible of the same numbers; ``None``
-        for that run itself."""
-        variant = self._variants[run.variant]
-        found = [
-            other
-            for other in self.experiment.runs
-            if other.status == "done"
-            and (static := self._variants[other.variant]).kind == "static"
-            and static.workload == variant.workload
-        ]
-        alike = [other for other in found if self._variants[other.variant].dtype == variant.dtype]
-        chosen = next(iter(alike or found), None)
-        return None if chosen is run else chosen
-
-    def _answers_of(self, run: RunEntry) -> Answers:
-        if run.id not in self._answers:
-            self._answers[run.id] = answers_of(open_trace(self.folder / run.trace))
-        return self._answers[run.id]
-
-    def _excuse(self, run: RunEntry, reference: RunEntry) -> str:
-        variant, other = self._variants[run.variant], self._variants[reference.variant]
-        dtype, other_dtype = variant.dtype or self._plan.model.dtype, other.dtype or self._plan.model.dtype
-        if dtype != other_dtype:
-            return f"The reference computes in {other_dtype}, this run in {dtype}."
-        if dtype != "float32":
-            return f"In {dtype}, batches of other shapes round differently, and a near tie may fall the other way."
-        return ""
+        self._checks.check(run, trace)
 
 
 def new_experiment(plan: Plan) -> Experiment:
@@ -339,13 +272,6 @@ def _waits(run: RunEntry) -> bool:
     return "baseline" in run.text
 
 
-def _readable(path: Path) -> Trace | None:
-    try:
-        return open_trace(path)
-    except CbtraceError:
-        return None
-
-
 def _recording_stopped(trace: Trace | None) -> str:
     """Why the trace of a run that went well does not hold all of it; empty when it does."""
     footer = trace.footer if trace is not None else None
@@ -361,36 +287,12 @@ def _phase_in(trace: Trace) -> str:
     return texts[-1].partition(":")[0] if texts else ""
 
 
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """See to it that one runner at a time works in a folder; the system lets go of the lock when it dies."""
-    try:
-        import fcntl
-    except ImportError:  # No such lock on Windows.
-        yield
-        return
-    file = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise CbtraceError(
-                f"Another cbtrace run is at work in {folder}: wait for it, or choose another folder with -o.",
-                slug="experiment-busy",
-            ) from error
-        yield
-    finally:
-        os.close(file)
-
-
 for _slug, _cause, _remedy in (
     ("plan-changed", "The folder holds an experiment whose plan is not this one.", "Name another folder with -o."),
-    ("folder-not-empty", "The folder for a new experiment holds other files.", "Name a new folder with -o."),
     (
         "conditions-differ",
         "Software or hardware is not what it was when the experiment began, so its runs could not be compared.",
         "Name another folder with -o, or allow mixing with --mix; reports then say so.",
     ),
-    ("experiment-busy", "Another process runs the experiment in this folder.", "Wait for it to end."),
 ):
     declare(_slug, Severity.BROKEN, _cause, _remedy)

@@ -34,8 +34,10 @@ def run_static(
     tags: Mapping[str, str] | None = None,
     facts: Mapping[str, Scalar] | None = None,
     overwrite: bool = False,
+    token_ids: bool = True,
 ) -> dict[str, list[int]]:
-    """Generate a workload in static batches and record it. Return the generated tokens by request.
+    """Generate a workload in static batches and record it. Return the generated tokens by request; they are also
+    stored in the trace unless ``token_ids=False``.
 
     A batch is left-padded and goes through ``model.generate()``; each of its requests has its own limit, and the batch
     goes on until the last one has ended. When the next batch begins and who is in it is said by :class:`BatchQueue`.
@@ -45,7 +47,12 @@ def run_static(
         Exception: whatever ends generation, running out of memory for one; the trace holds what came before.
     """
     trace = StaticTrace(
-        path, name=name, tags=tags or {}, facts={**workload.facts, **(facts or {})}, overwrite=overwrite
+        path,
+        name=name,
+        tags=tags or {},
+        facts={**workload.facts, **(facts or {})},
+        overwrite=overwrite,
+        token_ids=token_ids,
     )
     try:
         return StaticRunner(model, workload, trace, generation_config, batch_size, batch_by).run()

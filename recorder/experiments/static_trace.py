@@ -69,9 +69,11 @@ class StaticTrace:
         tags: Mapping[str, str],
         facts: Mapping[str, Scalar],
         overwrite: bool,
+        token_ids: bool,
     ) -> None:
         epoch_ns, wall_ns = time.monotonic_ns(), time.time_ns()
-        options = Options(token_ids=True)
+        options = Options(token_ids=token_ids)
+        self._token_ids = token_ids
         self.sink = Sink(TraceWriter(path, overwrite=overwrite), Path(path), epoch_ns)
         self.sink.emit(
             Header(
@@ -177,7 +179,7 @@ class StaticTrace:
     def ended(self, request: PlannedRequest, t_ns: int, tokens: list[int], reason: EndReason, error: str = "") -> None:
         """A request has all its tokens, or will get no more."""
         ordinal = self._ordinals[request.id]
-        if tokens:
+        if tokens and self._token_ids:
             self.sink.emit(TokenIds(ordinal, array("i", tokens).tobytes()))
         self.sink.emit(End(ordinal, t_ns, self.next_step, reason, len(tokens), -1, _hash(tokens), error))
 

@@ -1,0 +1,84 @@
+"""The folder of an experiment: made when there is none, and worked in by one runner at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from cbtrace.traces.errors import CbtraceError, UsageError, declare
+from cbtrace.traces.reader import Trace, open_trace
+from cbtrace.traces.schema import Severity
+
+RUNS = "runs"
+LOGS = "logs"
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for a new experiment.
+
+    Raises:
+        CbtraceError: it cannot be made, or holds something else.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        occupied = any(folder.iterdir())
+    except OSError as error:
+        raise CbtraceError(
+            f"{folder} cannot be made ({error.strerror}): choose another folder with -o.", slug="output-unwritable"
+        ) from error
+    if occupied:
+        raise UsageError(
+            f"{folder} is not empty and holds no experiment: choose a new folder with -o.", slug="folder-not-empty"
+        )
+
+
+@contextlib.contextmanager
+def working_in(folder: Path) -> Iterator[None]:
+    """See to it that one runner at a time works in a folder; the system lets go of the lock when it dies.
+
+    Raises:
+        CbtraceError: another one does.
+    """
+    for name in (RUNS, LOGS):
+        (folder / name).mkdir(exist_ok=True)
+    try:
+        import fcntl
+    except ImportError:  # No such lock on Windows.
+        yield
+        return
+    file = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise CbtraceError(
+                f"Another cbtrace run is at work in {folder}: wait for it, or choose another folder with -o.",
+                slug="experiment-busy",
+            ) from error
+        yield
+    finally:
+        os.close(file)
+
+
+def readable(path: Path) -> Trace | None:
+    """The trace at ``path``; ``None`` when it cannot be read."""
+    try:
+        return open_trace(path)
+    except CbtraceError:
+        return None
+
+
+declare(
+    "folder-not-empty",
+    Severity.BROKEN,
+    "The folder for a new experiment holds other files.",
+    "Name a new folder with -o.",
+)
+declare(
+    "experiment-busy",
+    Severity.BROKEN,
+    "Another process runs the experiment in this folder.",
+    "Wait for it to end.",
+)
