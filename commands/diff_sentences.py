@@ -206,7 +206,11 @@ def _kind(found: Comparability) -> Said:
             f"{count} settings differ: {_settings([*changed, *followed])}. An effect cannot be attributed to one.",
         )
     if found.kind == "mixed":
-        return Said("warning", "Not repeats: the runs of a side differ among themselves. Compare one setting a side.")
+        return Said(
+            "warning",
+            "Not repeats: the runs of a side differ among themselves. Compare one setting a side (of an experiment: "
+            "--experiment).",
+        )
     if found.kind == "predicted":
         return Said("warning", "At least one run is predicted, not measured.")
     return Said(

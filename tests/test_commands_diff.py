@@ -116,6 +116,15 @@ def test_the_verdict_comes_first_and_comparability_and_correctness_before_any_nu
     assert "\x1b[" not in text, "no color without a terminal"
 
 
+def test_a_terminal_gets_colors_unless_it_wants_none(pair: Path, diff: Diff, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert "\x1b[31mworse" in diff("baseline", "candidate").stdout
+    assert "\x1b[32mbetter" in diff("candidate", "baseline").stdout
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[31m" not in diff("baseline", "candidate").stdout
+
+
 def test_one_run_a_side_cannot_tell(pair: Path, diff: Diff) -> None:
     result = diff("baseline/run-0.cbt", "candidate/run-0.cbt", "--fail-if", f"{TTFT} > +5%")
     assert result.returncode == 3
