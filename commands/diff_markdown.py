@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from cbtrace.commands import diff_numbers as numbers
 from cbtrace.commands import diff_sentences as say
 from cbtrace.site.plain_text import plain
 
@@ -64,13 +65,14 @@ def _table(values: list[ComparedValue]) -> str:
     rows = ["| mean over runs | A | B | change | 95 % interval | B is | verdict |", "|---|--:|--:|--:|--:|---|---|"]
     for it in values:
         found = it.judgement
-        word = say.verdict_word(found)
+        word = numbers.verdict_word(found)
         cells = (
-            escape(say.label(it.value)),
-            say.amount(it.value, found.mean_a, unit=True),
-            say.amount(it.value, found.mean_b, unit=True),
-            say.share(found.change) or ("" if found.difference is None else say.signed(it.value, found.difference)),
-            say.interval(it),
+            escape(numbers.label(it.value)),
+            numbers.amount(it.value, found.mean_a, unit=True),
+            numbers.amount(it.value, found.mean_b, unit=True),
+            numbers.share(found.change)
+            or ("" if found.difference is None else numbers.signed(it.value, found.difference)),
+            numbers.interval(it),
             it.direction,
             f"**{word}**" if found.word in ("better", "worse") else word,
         )

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 from typing import IO, TYPE_CHECKING
 
+from cbtrace.commands import diff_numbers as numbers
 from cbtrace.commands import diff_sentences as say
 from cbtrace.site.plain_text import plain
 
@@ -90,15 +91,15 @@ def _table(values: list[ComparedValue]) -> Table:
     for name in ("B is", "verdict"):
         table.add_column(name, no_wrap=True)
     for it in values:
-        found, unit = it.judgement, say.unit_of(it.value)
+        found, unit = it.judgement, numbers.unit_of(it.value)
         table.add_row(
-            Text(f"{say.label(it.value)} [{unit}]" if unit else say.label(it.value)),
-            say.amount(it.value, found.mean_a),
-            say.amount(it.value, found.mean_b),
-            "" if found.difference is None else say.signed(it.value, found.difference),
-            say.share(found.change),
-            say.interval(it),
+            Text(f"{numbers.label(it.value)} [{unit}]" if unit else numbers.label(it.value)),
+            numbers.amount(it.value, found.mean_a),
+            numbers.amount(it.value, found.mean_b),
+            numbers.signed(it.value, found.difference),
+            numbers.share(found.change),
+            numbers.interval(it),
             it.direction,
-            Text(say.verdict_word(found), style=_STYLES[say.verdict_tone(found)]),
+            Text(numbers.verdict_word(found), style=_STYLES[numbers.verdict_tone(found)]),
         )
     return table

@@ -10,11 +10,20 @@ The rules are data (:func:`comparability_rules`): the browser applies the same o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from cbtrace.site.analysis.compared_settings import (
+    AUTOMATIC,
+    AUTOMATIC_SHARE,
+    DERIVED,
+    UNASKED,
+    ComparedSetting,
+    compare_settings,
+)
 from cbtrace.site.analysis.run_conditions import RunConditions, Texts
+from cbtrace.site.analysis.side_values import differ, known, names_in, shown
 
 State = Literal["same", "differs", "unknown"]
 Kind = Literal["same", "declared", "one", "resolved", "several", "unlike", "mixed", "predicted"]
@@ -22,10 +31,6 @@ Kind = Literal["same", "declared", "one", "resolved", "several", "unlike", "mixe
 setting differs. ``resolved``: one was changed, and the engine resolved others differently too. ``several``: more than
 one was changed. ``unlike``: a condition differs. ``mixed``: the runs of a side are not repeats of one setting.
 ``predicted``: a run was not measured."""
-Role = Literal["changed", "followed", "derived", "inert", "automatic"]
-"""``changed``: asked for. ``followed``: resolved to another value without being asked for, and a variable of its own.
-The others are none: ``derived`` is what a changed one means (``num_blocks`` of ``max_memory_percent``), ``inert`` has
-no effect here, ``automatic`` is a size worked out from free memory, within :data:`AUTOMATIC_SHARE`."""
 
 CATEGORIES = (
     ("hardware.gpu.other_processes", "moment"),
@@ -49,24 +54,10 @@ OTHER_WORK = ("model", "generation", "workload")
 NOT_TO_BLAME = (*OTHER_WORK, "hardware")
 """Categories in which a difference explains any change, so that a gate cannot tell."""
 
-DERIVED = {
-    "num_blocks": ("max_memory_percent", "page_size"),
-    "max_memory_percent": ("num_blocks",),
-    "max_requests_per_batch": ("max_batch_tokens",),
-    "max_cached_graphs": ("use_cuda_graph",),
-    "q_padding_interval_size": ("use_cuda_graph",),
-    "kv_padding_interval_size": ("use_cuda_graph",),
-}
-"""Settings that another one decides by its meaning, where they were not asked for."""
-AUTOMATIC = ("num_blocks", "max_batch_tokens")
-"""Sizes that the engine works out from the memory that is free when it starts, unless they are asked for."""
-AUTOMATIC_SHARE = 0.01
 EXPERIMENT_TAGS = (
     "experiment", "stage", "variant", "repeat", "workload", "batching", "based_on", "changes", "pinned",
 )  # fmt: skip
 """Tags that an experiment writes (one named ``experiment`` is among them): they repeat what the settings say."""
-UNASKED = (None, "unset", "none", "0")
-"""Requested values that leave a size to the engine."""
 
 
 @dataclass(frozen=True)
@@ -79,24 +70,6 @@ class ComparedFact:
     b: str | None
     state: State
     mixed: bool
-
-
-@dataclass(frozen=True)
-class ComparedSetting:
-    """One setting that differs between the sides, or within one (``mixed``)."""
-
-    name: str
-    role: Role
-    requested_a: str | None
-    requested_b: str | None
-    resolved_a: str | None
-    resolved_b: str | None
-    mixed: bool
-
-    @property
-    def variable(self) -> bool:
-        """Whether it counts as a variable."""
-        return self.role in ("changed", "followed")
 
 
 @dataclass(frozen=True)
@@ -156,7 +129,7 @@ class Comparability:
 def compare_conditions(a: Sequence[RunConditions], b: Sequence[RunConditions]) -> Comparability:
     """Compare the runs of A with the runs of B, each one or more."""
     conditions = _conditions(a, b)
-    settings = _settings(a, b) if not _differs(conditions, "batching") else []
+    settings = compare_settings(a, b) if not _differs(conditions, "batching") else []
     tags = _declared(a, b)
     return Comparability(
         kind=_kind(conditions, settings, tags, any(run.predicted for run in (*a, *b))),
@@ -198,16 +171,16 @@ def _kind(
 def _conditions(a: Sequence[RunConditions], b: Sequence[RunConditions]) -> list[ComparedFact]:
     facts = [
         _fact(name, [run.conditions for run in a], [run.conditions for run in b])
-        for name in _names(run.conditions for run in (*a, *b))
+        for name in names_in(run.conditions for run in (*a, *b))
     ]
     return _one_workload(facts)
 
 
 def _fact(name: str, a: list[Texts], b: list[Texts]) -> ComparedFact:
     left, right = [run.get(name) for run in a], [run.get(name) for run in b]
-    mixed = len(_known(left)) > 1 or len(_known(right)) > 1
-    state: State = "differs" if mixed or _differ(left, right) else "unknown" if None in (*left, *right) else "same"
-    return ComparedFact(name, _category(name), _shown(left), _shown(right), state, mixed)
+    mixed = len(known(left)) > 1 or len(known(right)) > 1
+    state: State = "differs" if mixed or differ(left, right) else "unknown" if None in (*left, *right) else "same"
+    return ComparedFact(name, _category(name), shown(left), shown(right), state, mixed)
 
 
 def _one_workload(facts: list[ComparedFact]) -> list[ComparedFact]:
@@ -233,149 +206,17 @@ def _differs(facts: list[ComparedFact], category: str) -> bool:
     return any(fact.state == "differs" and fact.category == category for fact in facts)
 
 
-# Settings ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Values:
-    """One setting over the runs of both sides."""
-
-    name: str
-    requested_a: list[str | None]
-    requested_b: list[str | None]
-    resolved_a: list[str | None]
-    resolved_b: list[str | None]
-
-    @property
-    def mixed(self) -> bool:
-        """Whether the engines of one side worked with different values, by more than free memory wavers."""
-        sides = ((self.requested_a, self.resolved_a), (self.requested_b, self.resolved_b))
-        return any(
-            len(_known(resolved)) > 1 and not _wavers(self.name, requested, resolved) for requested, resolved in sides
-        )
-
-    @property
-    def asked(self) -> bool:
-        """Whether what was asked for differs."""
-        return _differ(self.requested_a, self.requested_b)
-
-    @property
-    def differs(self) -> bool:
-        """Whether the engines worked with different values; where that is unknown, whether that was asked for."""
-        if _known(self.resolved_a) and _known(self.resolved_b):
-            return _differ(self.resolved_a, self.resolved_b)
-        return self.asked
-
-    @property
-    def pinned(self) -> bool:
-        """Whether both sides asked for a value."""
-        return not any(value in UNASKED for value in (*self.requested_a, *self.requested_b))
-
-    @property
-    def wavers(self) -> bool:
-        """Whether it is an automatic size that differs between the sides by no more than free memory does."""
-        known = bool(_known(self.resolved_a)) and bool(_known(self.resolved_b))
-        requested, resolved = [*self.requested_a, *self.requested_b], [*self.resolved_a, *self.resolved_b]
-        return known and _wavers(self.name, requested, resolved)
-
-
-def _wavers(name: str, requested: list[str | None], resolved: list[str | None]) -> bool:
-    """Whether these are automatic sizes that differ by no more than free memory does."""
-    if name not in AUTOMATIC or any(value not in UNASKED for value in requested):
-        return False
-    found = _numbers(resolved)
-    return bool(found) and max(found) <= min(found) * (1 + AUTOMATIC_SHARE)
-
-
-def _settings(a: Sequence[RunConditions], b: Sequence[RunConditions]) -> list[ComparedSetting]:
-    names = _names(texts for run in (*a, *b) for texts in (run.requested, run.resolved))
-    found = {
-        name: _Values(
-            name,
-            [run.requested.get(name) for run in a],
-            [run.requested.get(name) for run in b],
-            [run.resolved.get(name) for run in a],
-            [run.resolved.get(name) for run in b],
-        )
-        for name in names
-    }
-    differing = {name: values for name, values in found.items() if values.differs or values.mixed}
-    changed = {name for name, values in differing.items() if values.asked and not _inert(name, found)}
-    return [
-        ComparedSetting(
-            name,
-            _role(values, changed, found),
-            _shown(values.requested_a),
-            _shown(values.requested_b),
-            _shown(values.resolved_a),
-            _shown(values.resolved_b),
-            values.mixed,
-        )
-        for name, values in differing.items()
-    ]
-
-
-def _role(values: _Values, changed: set[str], found: dict[str, _Values]) -> Role:
-    if values.wavers:
-        return "automatic"
-    if values.name in changed:
-        return "changed"
-    if not values.asked and any(source in changed for source in DERIVED.get(values.name, ())):
-        return "derived"
-    return "inert" if _inert(values.name, found) else "followed"
-
-
-def _inert(name: str, found: dict[str, _Values]) -> bool:
-    """The share of memory only decides sizes. It does nothing where these are asked for, come out the same, or were
-    changed themselves: then the size is the variable."""
-    if name != "max_memory_percent":
-        return False
-    sizes = [found[size] for size in AUTOMATIC if size in found]
-    return len(sizes) == len(AUTOMATIC) and all(
-        size.pinned or size.asked or (bool(_known(size.resolved_a)) and not size.differs and not size.mixed)
-        for size in sizes
-    )
-
-
 # Tags ----------------------------------------------------------------------------------------------------------------
 
 
 def _declared(a: Sequence[RunConditions], b: Sequence[RunConditions]) -> list[ComparedTag]:
     written = EXPERIMENT_TAGS if any("experiment" in run.tags for run in (*a, *b)) else ()
     found = []
-    for name in _names(run.tags for run in (*a, *b)):
+    for name in names_in(run.tags for run in (*a, *b)):
         left, right = {run.tags.get(name, "") for run in a}, {run.tags.get(name, "") for run in b}
         if name not in written and len(left) == len(right) == 1 and left != right:
             found.append(ComparedTag(name, left.pop(), right.pop()))
     return found
-
-
-# Values of a side ----------------------------------------------------------------------------------------------------
-
-
-def _names(facts: Iterable[Iterable[str]]) -> list[str]:
-    return sorted({name for names in facts for name in names})
-
-
-def _known(values: list[str | None]) -> list[str]:
-    """The different values of a side, in order."""
-    return list(dict.fromkeys(value for value in values if value is not None))
-
-
-def _differ(a: list[str | None], b: list[str | None]) -> bool:
-    left, right = _known(a), _known(b)
-    return bool(left) and bool(right) and left != right
-
-
-def _shown(values: list[str | None]) -> str | None:
-    return ", ".join(_known(values)) or None
-
-
-def _numbers(values: list[str | None]) -> list[float]:
-    try:
-        return [float(value) for value in values if value is not None]
-    except ValueError:
-        return []
 
 
 def comparability_rules() -> dict[str, Any]:

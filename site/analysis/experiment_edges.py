@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cbtrace.site.analysis.comparability import UNASKED
+from cbtrace.site.analysis.compared_settings import UNASKED
 from cbtrace.site.analysis.experiment import ExperimentRuns, Variant
 from cbtrace.site.analysis.experiment_effects import SPEED, effect
 from cbtrace.site.analysis.experiment_step import Step

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cbtrace.site.analysis.comparability import ComparedSetting
+from cbtrace.site.analysis.compared_settings import ComparedSetting
 from cbtrace.site.analysis.experiment import ExperimentRuns, Variant
 from cbtrace.site.analysis.experiment_effects import Effect, effects
 from cbtrace.site.analysis.experiment_variables import Point, Variable, followers, variables

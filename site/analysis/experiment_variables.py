@@ -6,7 +6,8 @@ import math
 import statistics
 from dataclasses import dataclass
 
-from cbtrace.site.analysis.comparability import ComparedSetting, compare_conditions
+from cbtrace.site.analysis.comparability import compare_conditions
+from cbtrace.site.analysis.compared_settings import ComparedSetting
 from cbtrace.site.analysis.experiment import ExperimentRuns, Variant, planned_text
 
 BATCHING = "batching"
