@@ -117,6 +117,9 @@ def test_conditions_differ_only_where_both_are_known_and_fixed() -> None:
     }
     now = {"software.torch": "2.14", "hardware.gpu.name": "A", "measurement.x": 2, "hardware.gpu.other_processes": 3}
     assert differing_conditions(before, now) == ["software.torch was 2.13 and is 2.14"]
+    assert differing_conditions({"hardware.ram_bytes": 8_000_000_000}, {"hardware.ram_bytes": 8_000_016_384}) == []
+    [ram] = differing_conditions({"hardware.ram_bytes": 8_000_000_000}, {"hardware.ram_bytes": 16_000_000_000})
+    assert ram == "hardware.ram_bytes was 8000000000 and is 16000000000"
 
 
 # Stages ---------------------------------------------------------------------------------------------------------------

@@ -11,12 +11,15 @@ from cbtrace.recorder.experiments.plan import Generation
 from cbtrace.recorder.experiments.static_batches import BatchBy
 from cbtrace.recorder.experiments.workload import WorkloadSpec
 from cbtrace.traces.experiment import FailureKind, SubmitLag
-from cbtrace.traces.schema import Facts
+from cbtrace.traces.schema import Facts, Scalar
 
 COMPARED = ("software.", "hardware.", "torch.", "environment.")
 """Conditions that all runs of an experiment must share."""
 VOLATILE = ("hardware.gpu.other_processes",)
 """Conditions that change by themselves."""
+ROUGH = ("hardware.ram_bytes", "hardware.gpu.memory_bytes", "hardware.gpu.device_memory_bytes")
+ROUGH_SHARE = 0.01
+"""Amounts that differ by less than this from one start of a machine to the next: what its kernel keeps for itself."""
 
 
 class Job(Struct):
@@ -64,9 +67,14 @@ def differing_conditions(before: Facts, now: Facts) -> list[str]:
     names = [
         name
         for name in sorted(set(before) & set(now))
-        if name.startswith(COMPARED)
-        and name not in VOLATILE
-        and None not in (before[name], now[name])
-        and before[name] != now[name]
+        if name.startswith(COMPARED) and name not in VOLATILE and not _same(name, before[name], now[name])
     ]
     return [f"{name} was {before[name]} and is {now[name]}" for name in names]
+
+
+def _same(name: str, before: Scalar, now: Scalar) -> bool:
+    if None in (before, now):
+        return True
+    if name in ROUGH and isinstance(before, (int, float)) and isinstance(now, (int, float)):
+        return abs(before - now) <= ROUGH_SHARE * abs(before)
+    return before == now

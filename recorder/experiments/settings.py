@@ -23,6 +23,7 @@ SettingValue = Scalar | list[bool]
 
 AUTOMATIC_BYTES = 512 << 20
 """On a CPU, an engine that sizes itself may take this much."""
+_LEAST_BYTES = 32 << 20
 
 
 class Settings(Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
@@ -135,7 +136,11 @@ def automatic_share() -> float:
     import psutil
 
     memory = psutil.virtual_memory()
-    return min(AUTOMATIC_BYTES, float(memory.available) / 2) / float(memory.total)
+    share = AUTOMATIC_BYTES
+    # Halved where memory is short, and not taken from what is free just now: all runs are to get the same.
+    while share > memory.available / 2 and share > _LEAST_BYTES:
+        share //= 2
+    return share / int(memory.total)
 
 
 declare(
