@@ -13,7 +13,9 @@ import numpy as np
 from msgspec import Struct, to_builtins
 from msgspec.structs import asdict
 
-from cbtrace.traces import Trace
+from cbtrace.traces import Trace, codec
+from cbtrace.traces.frames import PREAMBLE_BYTES, Damage, FrameScanner
+from cbtrace.traces.schema import Frame
 
 IN_FULL = ("requests", "admissions", "events", "memory", "gpu")
 HASHED = ("steps", "step_requests", "tokens")
@@ -28,6 +30,14 @@ def plain(column: Any) -> list[Any]:
 def hashed(column: Any) -> str:
     """Of the column as 64-bit integers, whatever it is in memory."""
     return hashlib.blake2b(np.asarray(column).astype("<i8").tobytes(), digest_size=8).hexdigest()
+
+
+def frames_of(path: Path) -> list[Frame]:
+    """All frames of a sound trace of the newest version."""
+    with path.open("rb") as file:
+        file.seek(PREAMBLE_BYTES)
+        found = list(FrameScanner(file.read, PREAMBLE_BYTES))
+    return [codec.decode(part[1]) for part in found if not isinstance(part, Damage)]
 
 
 def told(frame: Struct) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cbtrace.site.analysis import cut_check
@@ -15,8 +16,9 @@ from cbtrace.site.analysis.pieces import COLUMN
 from cbtrace.traces import Trace, open_trace
 from cbtrace.traces.codec import encode
 from cbtrace.traces.frames import preamble, seal
-from cbtrace.traces.schema import Admit, Frame, Notice, Severity, Step
+from cbtrace.traces.schema import Admit, Frame, Notice, RequestFlag, Severity, Step
 from conftest import Cbtrace
+from pinned_values import frames_of
 from site_runs import busy_run, troubled_run
 from trace_builder import eventful
 
@@ -104,6 +106,18 @@ def test_what_does_not_agree_with_itself_is_broken(cbtrace: Cbtrace, sound: Path
     found = json.loads(cbtrace("check", "run.cbt", "--json").stdout)["traces"][0]
     assert found["severity"] == "broken"
     assert [finding["slug"] for finding in found["findings"]] == ["tokens-not-conserved"]
+
+
+def test_the_last_token_may_be_lost_with_its_step(tmp_path: Path) -> None:
+    """A forked request does not say how many tokens it was given, so those that are there look like all of them."""
+    whole = open_trace(FIXTURES / "version-2-real.cbt")
+    forked = np.flatnonzero((whole.requests.flags & RequestFlag.FORKED) > 0)
+    lasts = {int(whole.tokens.step[whole.tokens.request == row].max()) for row in forked.tolist()}
+    frames = frames_of(FIXTURES / "version-2-real.cbt")
+    for last in lasts:
+        trace = assemble(tmp_path / "part.cbt", [f for f in frames if not (isinstance(f, Step) and f.index == last)])
+        assert trace.recovery.steps_missing == 1
+        assert check_cuts(trace) == []
 
 
 @pytest.mark.parametrize("make", [busy_run, troubled_run])

@@ -13,10 +13,10 @@ from typing import get_args
 import pytest
 
 from cbtrace.traces import TraceError, TraceExistsError, UsageError, codec, open_trace, upgrade_trace, versions
-from cbtrace.traces.frames import PREAMBLE_BYTES, Damage, FrameScanner, preamble, read_preamble, seal
+from cbtrace.traces.frames import preamble, read_preamble, seal
 from cbtrace.traces.invariants import check
 from cbtrace.traces.schema import FORMAT_VERSION, EndReason, EventKind, Frame, Roster, Severity, Step
-from pinned_values import differences, values
+from pinned_values import differences, frames_of, values
 from trace_builder import eventful
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -59,13 +59,6 @@ def test_the_kept_traces_of_this_version_have_all_there_is() -> None:
     assert forms == {0, codec.CHUNKS}
     for detail in ("chunks", "wasted", "starved", "groups"):
         assert any(isinstance(f, Step) and f.detail and getattr(f.detail, detail) for f in frames), detail
-
-
-def frames_of(path: Path) -> list[Frame]:
-    with path.open("rb") as file:
-        file.seek(PREAMBLE_BYTES)
-        found = list(FrameScanner(file.read, PREAMBLE_BYTES))
-    return [codec.decode(part[1]) for part in found if not isinstance(part, Damage)]
 
 
 def test_there_is_a_fixture_and_an_upgrader_and_a_section_for_every_version() -> None:

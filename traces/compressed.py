@@ -11,8 +11,9 @@ from .schema import Severity
 
 MAGIC = b"\x28\xb5\x2f\xfd"
 _LARGEST_WINDOW = 1 << 25
-_LARGEST_RATIO = 500
-_BASE = 64 << 20
+_LARGEST_RATIO = 20
+"""Real traces shrink to half."""
+_BASE = 1 << 20
 
 
 class ZstdFile(io.RawIOBase):
@@ -65,7 +66,7 @@ class ZstdFile(io.RawIOBase):
         if whence != io.SEEK_SET:
             raise io.UnsupportedOperation("a compressed trace is read from its start")
         self._restart()
-        while self._at < offset and self.read(min(offset - self._at, _BASE)):
+        while self._at < offset and self.read(min(offset - self._at, 1 << 20)):
             pass
         return self._at
 

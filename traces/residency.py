@@ -12,6 +12,7 @@ from .intake import Breach
 from .schema import Admit, End, Event, Roster
 
 _FOREVER = np.iinfo(np.int64).max
+_Move = Admit | End | Event | Roster | Breach
 
 
 @dataclass(frozen=True)
@@ -148,8 +149,19 @@ class _Ledger:
             self.by_request.pop(stay.request, None)
 
 
+def _in_order(membership: Iterable[_Move]) -> list[_Move]:
+    """The frames by step, admissions of one step by number. Undoes a reordering; changes nothing in a sound trace."""
+    ordered = sorted(membership, key=lambda frame: frame.step)
+    places = [at for at, frame in enumerate(ordered) if isinstance(frame, Admit)]
+    admits = [frame for frame in ordered if isinstance(frame, Admit)]
+    admits.sort(key=lambda admit: (admit.step, admit.serial))
+    for at, admit in zip(places, admits, strict=True):
+        ordered[at] = admit
+    return ordered
+
+
 def residencies(
-    membership: Iterable[Admit | End | Event | Roster | Breach],
+    membership: Iterable[_Move],
     admits: Mapping[int, Admit],
     *,
     steps_missing: bool,
@@ -164,8 +176,7 @@ def residencies(
         from_start: whether the frames go back to the first admission; a ring's do not.
     """
     ledger = _Ledger(admits, steps_missing, 0 if from_start else None)
-    # In a sound trace this sort changes nothing; it undoes a reordering of frames.
-    for frame in sorted(membership, key=lambda frame: frame.step):
+    for frame in _in_order(membership):
         if isinstance(frame, Admit):
             ledger.admit(frame)
         elif isinstance(frame, Roster):

@@ -32,14 +32,14 @@ def _pieces_that_differ(cuts: Cuts) -> Iterator[Finding]:
 
 
 def _requests_that_differ(trace: Trace, cuts: Cuts) -> Iterator[Finding]:
-    """TTFT and gaps together lead from the submit to the last token, wherever every token is known."""
+    """TTFT and gaps together lead from the submit to the last token, wherever every token, the last too, is known."""
     requests, size = trace.requests, len(trace.requests.id)
     lasted = np.zeros(size, dtype=np.int64)
     gaps = np.bincount(cuts.gaps.request, minlength=size)
     for part in (cuts.ttft, cuts.gaps):
         np.add.at(lasted, part.request, part.pieces.sum(axis=1))
     of = cuts.ttft.request
-    counted = gaps[of] == requests.generated[of] - 1
+    counted = (gaps[of] == requests.generated[of] - 1) & (requests.last_token_ns[of] >= 0)
     wrong = counted & (lasted[of] != (requests.last_token_ns - requests.submit_ns)[of])
     yield from _finding("cuts-not-conserved", of, wrong, "its TTFT and gaps do not lead to its last token")
 
