@@ -29,15 +29,14 @@ def diff_markdown(diff: Diff) -> str:
     others = [it for it in values if it not in headline and it.judgement.difference is not None]
     parts = [
         f"### {escape(say.headline(diff.comparison).text)}",
+        _list(escape(say.gate(result).text) for result in diff.gates),
         _list(_sides(diff)),
         _list(escape(said.text) for said in say.comparability(diff.comparison.comparability)),
         _list(escape(said.text) for said in say.correctness(diff)),
         _table(headline),
+        f"<details><summary>{len(others)} more numbers</summary>\n\n{_table(others)}\n\n</details>",
     ]
-    if diff.gates:
-        parts.append(_list(escape(say.gate(result).text) for result in diff.gates))
-    parts.append(f"<details><summary>{len(others)} more numbers</summary>\n\n{_table(others)}\n\n</details>")
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def escape(text: str) -> str:

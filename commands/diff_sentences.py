@@ -73,6 +73,8 @@ def _cannot_tell(comparison: Comparison) -> str:
         return f" from {each}: it takes two runs a side and six in all. Record repeats."
     if why == "few_runs":
         return f" from {len(one.a)} and {len(one.b)} runs: it takes two runs a side and six in all. Record repeats."
+    if why == "unanswered":
+        return ": the side whose numbers look better left more of its requests unanswered, and these are in no latency."
     if why == "unlike":
         return ": the sides did not do the same work."
     if why == "mixed":
@@ -192,8 +194,11 @@ def _further(count: int) -> str:
 def correctness(diff: Diff) -> Iterator[Said]:
     """What did not complete, and where outputs differ."""
     found = diff.correctness
-    for side, ended in (("A", found.ended_a), ("B", found.ended_b)):
+    for side, ended, runs in (("A", found.ended_a, diff.a), ("B", found.ended_b, diff.b)):
         yield _ended(side, ended)
+        if ended.died:
+            of = ", ".join(map(_short, ended.died_of[:_NAMED]))
+            yield Said("bad", f"{side}: the engine of {ended.died} of {len(runs)} runs ended by an error ({of}).")
     if found.outputs_a is not None and found.outputs_a.state == "compared" and found.outputs_a.differing:
         yield Said(
             "warning",

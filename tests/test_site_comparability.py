@@ -278,6 +278,15 @@ def test_predicted_runs_and_mixed_sides_give_no_verdict(tmp_path: Path) -> None:
     assert words(a, [*b, third]) == ("cannot_tell", "mixed", "cannot_tell")
 
 
+def test_a_side_that_answers_less_is_not_better_for_it(tmp_path: Path) -> None:
+    """Failed requests are in no latency: the side that fails more must not win by that."""
+    a = [timed_run(tmp_path / f"a{i}.cbt", prefill_ns=18e6 + i) for i in range(3)]
+    other: Facts = {"num_blocks": 64}
+    b = [timed_run(tmp_path / f"b{i}.cbt", prefill_ns=12e6 + i, requested=other, failing=1) for i in range(3)]
+    assert words(a, b) == ("cannot_tell", "unanswered", "better")
+    assert words(b, a) == ("cannot_tell", "unanswered", "worse")
+
+
 def test_rules_are_plain_data() -> None:
     rules = comparability_rules()
     assert rules["derived"]["num_blocks"] == ["max_memory_percent", "page_size"]

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from cbtrace.site.analysis.outputs import Correctness, correctness, pair_requests, run_outputs
 from cbtrace.traces import open_trace
+from cbtrace.traces.schema import Event, EventKind
 from compared_runs import REQUESTS, TOKENS, timed_run
-from trace_builder import TraceBuilder
+from trace_builder import TraceBuilder, eventful
 
 
 def check(a: list[Path], b: list[Path]) -> Correctness:
@@ -35,6 +36,15 @@ def test_failed_requests_are_counted_and_not_compared(tmp_path: Path) -> None:
     assert (found.ended_a.complete, found.ended_b.complete, found.ended_b.failed) == (4, 3, 1)
     assert found.ended_b.errors == ["RuntimeError"]
     assert (found.outputs_a, found.outputs_b.pairs) == (None, 3)
+
+
+def test_runs_that_died_are_counted(tmp_path: Path) -> None:
+    build = eventful(tmp_path / "dead.cbt")
+    build.write(Event(EventKind.OUT_OF_MEMORY, build.now, build.steps, text="prefill: OutOfMemoryError"))
+    build.close()
+    found = check([timed_run(tmp_path / "a.cbt")], [tmp_path / "dead.cbt", timed_run(tmp_path / "b.cbt")])
+    assert (found.ended_a.died, found.ended_b.died) == (0, 1)
+    assert found.ended_b.died_of == ["prefill: OutOfMemoryError"]
 
 
 def test_without_tokens_and_hashes_nothing_is_claimed(tmp_path: Path) -> None:

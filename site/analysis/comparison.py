@@ -19,7 +19,11 @@ from cbtrace.traces.reader import Trace
 MEMORY = "peak_memory_bytes"
 
 HeadlineWord = Literal["better", "worse", "better_and_worse", "changed", "within_noise", "cannot_tell"]
-HeadlineWhy = Literal["numbers", "same_settings", "unlike", "mixed", "predicted", "one_run", "few_runs", "unclear"]
+HeadlineWhy = Literal[
+    "numbers", "same_settings", "unlike", "mixed", "predicted", "unanswered", "one_run", "few_runs", "unclear"
+]
+"""``unanswered``: the side whose numbers look better left more of its requests unanswered. These are in no latency and
+took no time, so that the others look better for it."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,11 @@ def compare(a: Sequence[MeasuredRun], b: Sequence[MeasuredRun]) -> Comparison:
     return Comparison(
         comparability,
         [_compared(key, a, b, comparability, LEVEL) for key in RUN_VALUES],
-        _headline([_compared(key, a, b, comparability, HEADLINE_LEVEL) for key in HEADLINE_KEYS], comparability),
+        _headline(
+            [_compared(key, a, b, comparability, HEADLINE_LEVEL) for key in HEADLINE_KEYS],
+            comparability,
+            _unanswered(b) - _unanswered(a),
+        ),
     )
 
 
@@ -117,11 +125,23 @@ def _compared(
     return ComparedValue(value, left, right, judge_under(comparability, judge(left, right, value.better, level)))
 
 
-def _headline(values: list[ComparedValue], comparability: Comparability) -> Headline:
+def _unanswered(side: Sequence[MeasuredRun]) -> float:
+    """Share of the requests of a side that failed or had not ended, over all of its runs."""
+
+    def count(*endings: str) -> float:
+        return sum(run.values.get(f"requests.{ending}") or 0.0 for run in side for ending in endings)
+
+    total = count("finished", "failed", "cancelled", "running")
+    return count("failed", "running") / total if total else 0.0
+
+
+def _headline(values: list[ComparedValue], comparability: Comparability, unanswered: float) -> Headline:
     found = {
         word: [it.value.key for it in values if it.judgement.word == word] for word in ("better", "worse", "changed")
     }
     word, why = _headline_word([it.judgement for it in values], comparability)
+    if (word == "better" and unanswered > 0) or (word == "worse" and unanswered < 0):
+        word, why = "cannot_tell", "unanswered"
     return Headline(word, why, found["better"], found["worse"], found["changed"])
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from cbtrace.site.analysis.latency import completed
 from cbtrace.traces.columns import Ints, Requests
 from cbtrace.traces.reader import Trace
-from cbtrace.traces.schema import EndReason
+from cbtrace.traces.schema import EndReason, EventKind
 
 LISTED = 20
 """Differences named one by one, of each side."""
@@ -35,12 +35,16 @@ class RunOutputs:
     token_ids: dict[int, Ints]
     """By ordinal, where they were stored."""
     sampled: bool
+    died_of: str
+    """Class of the error that ended the engine, or of the last one that was out of memory; empty without."""
 
 
 def run_outputs(trace: Trace) -> RunOutputs:
     """Take it from a trace, which is not needed any more then."""
     sampled = any(engine.generation.get("do_sample") is True for engine in trace.engines)
-    return RunOutputs(trace.requests, trace.token_ids, sampled)
+    fatal = np.isin(trace.events.kind, (EventKind.OUT_OF_MEMORY, EventKind.FATAL_ERROR))
+    errors = [trace.events.text[row] or "unknown" for row in np.flatnonzero(fatal)]
+    return RunOutputs(trace.requests, trace.token_ids, sampled, errors[-1] if errors else "")
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,10 @@ class Ended:
     empty: int
     errors: list[str]
     """Classes of the errors of failed requests, each once."""
+    died: int
+    """Runs whose engine ended by an error, or was out of memory."""
+    died_of: list[str]
+    """Classes of these errors, each once."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +127,8 @@ def _ended(side: Sequence[RunOutputs]) -> Ended:
         for name in ("failed", "cancelled", "running"):
             counts[name] += int((reason == EndReason[name.upper()]).sum())
         errors |= dict.fromkeys(requests.error[i] for i in np.flatnonzero(reason == EndReason.FAILED))
-    return Ended(**counts, errors=list(errors))
+    died = [run.died_of for run in side if run.died_of]
+    return Ended(**counts, errors=list(errors), died=len(died), died_of=list(dict.fromkeys(died)))
 
 
 def _outputs(reference: RunOutputs, runs: Sequence[RunOutputs]) -> Outputs:
