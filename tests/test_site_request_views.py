@@ -180,7 +180,7 @@ def test_the_first_load_of_a_crowded_run_is_bounded(tmp_path: Path) -> None:
     page = report.out / report.runs[0].page
     first = read_links(page)
     loaded = {(page.parent / address).resolve() for address in first.addresses if address.endswith((".js", ".css"))}
-    assert any("vega" in path.name for path in loaded)
+    assert not any("vega" in path.name for path in loaded)  # its charts are painted without it
     assert page.stat().st_size + sum(path.stat().st_size for path in loaded) <= 2_500_000
     cuts = attribute(trace)
     assert (cuts.gaps.pieces.sum(axis=1) == cuts.gaps.total_ns).all()

@@ -27,8 +27,8 @@ def names_of(node: Any) -> set[str]:
 
 def test_specifications_name_their_data_and_hold_none() -> None:
     specs = chart_specs(load_words())
-    assert {"cuts", "distribution", "difference", "pairs"} <= set(specs)
-    assert names_of(specs["cuts"]) == {"cuts"}
+    assert {"distribution", "difference", "pairs"} <= set(specs)
+    assert names_of(specs["pairs"]) == {"pairs"}
     for spec in specs.values():
         assert "datasets" not in spec
         altair.Chart.from_dict(spec, validate=True)

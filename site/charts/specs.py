@@ -6,7 +6,6 @@ from functools import lru_cache
 from typing import Any
 
 from cbtrace.site.charts.comparison import difference_spec, distribution_spec, pairs_spec
-from cbtrace.site.charts.cuts import cuts_spec
 from cbtrace.site.charts.experiment import experiment_specs
 from cbtrace.site.words import Words
 
@@ -15,7 +14,6 @@ from cbtrace.site.words import Words
 def chart_specs(words: Words) -> dict[str, Any]:
     """Each specification, made and validated once; the runs bring the data. Not to be changed."""
     return {
-        "cuts": cuts_spec(words),
         "distribution": distribution_spec(words),
         "difference": difference_spec(words),
         "pairs": pairs_spec(words),

@@ -1,11 +1,12 @@
-// Paints panels over one time axis on a canvas: stepped areas, bands, lines, rules, points and lanes.
+// Paints panels over one axis, mostly of time, on a canvas: stepped areas, bands, lines, rules, points and lanes.
 // A painter of our own, because a window must be drawn anew within a frame while it is dragged: Vega without `eval`
 // interprets every coordinate and takes ten times as long.
 (function () {
   "use strict";
 
-  const LEFT = 88; // labels of the vertical axes
-  const RIGHT = 14;
+  const LEFT = 88; // labels of the vertical axes; on a narrow screen:
+  const NARROW_LEFT = 62;
+  const RIGHT = 20;
   const TITLE = 16; // above each panel
   const SPACE = 8;
   const AXIS = 34; // the time axis with its title
@@ -202,7 +203,7 @@
     if (panel.rows) {
       panel.rows.forEach((label, lane) => {
         grid([[box.left, row(lane)], [box.left + box.width, row(lane)]]);
-        painter.text(label, box.left - 6, row(lane), "right", "--soft", LEFT - 10);
+        painter.text(label, box.left - 6, row(lane), "right", "--soft", box.left - 10);
       });
     } else if (!panel.strip) {
       for (const [value, label] of amountTicks(panel, most)) {
@@ -222,13 +223,14 @@
     context.strokeRect(box.left + 0.5, panel.top + 0.5, box.width - 1, panel.height - 1);
   }
 
-  function paintTimes(painter, marks, step, top, title) {
+  function paintTimes(painter, marks, step, top, title, percent) {
     const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
-    for (const t of marks) painter.text(t.toFixed(digits), painter.x(t), top + 6, "center", "--soft");
+    for (const t of marks) painter.text(percent ? `${Math.round(100 * t)} %` : t.toFixed(digits), painter.x(t), top + 6, "center", "--soft");
     painter.text(title, painter.box.left + painter.box.width / 2, top + 22, "center", "--soft");
   }
 
-  // A plot in `place`. `describe()` returns {from, to, axis, panels}; a panel has a title, `most` (the top of its axis)
+  // A plot in `place`. `describe()` returns {from, to, axis, panels}, `percent` for an axis of shares, and
+  // the width of the `labels` on the left where it is another one; a panel has a title, `most` (the top of its axis)
   // and a height, or `rows` and the height of a `lane`, and layers. A `strip` shows {from, to} of its own.
   function plot(place, describe) {
     const canvas = cbtrace.element("canvas", { "aria-hidden": "true" });
@@ -236,11 +238,12 @@
     place.replaceChildren(canvas);
 
     function draw() {
-      const { from, to, axis, panels } = describe();
+      const { from, to, axis, percent, labels, panels } = describe();
       const height = arrange(panels);
       const ratio = window.devicePixelRatio || 1;
       const width = place.clientWidth;
-      made.box.width = Math.max(120, width - LEFT - RIGHT);
+      made.box.left = labels || (width < 480 ? NARROW_LEFT : LEFT);
+      made.box.width = Math.max(120, width - made.box.left - RIGHT);
       made.panels = panels;
       if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
         canvas.width = Math.round(width * ratio);
@@ -259,7 +262,7 @@
         const whole = panel.strip && new Painter(context, made.box, panel.strip.from, panel.strip.to);
         paintPanel(whole || painter, panel, marks);
       }
-      paintTimes(painter, marks, step, height - AXIS, axis);
+      paintTimes(painter, marks, step, height - AXIS, axis, percent);
       made.from = from;
       made.to = to;
     }
@@ -281,8 +284,7 @@
       width = place.clientWidth;
     }).observe(place);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", soon);
-    addEventListener("beforeprint", draw);
-    addEventListener("afterprint", draw);
+    matchMedia("print").addEventListener("change", draw); // in the colors and the width of the paper, at once
     draw();
     return made;
   }

@@ -89,7 +89,7 @@
 
   function spansOf(life, rank) {
     const made = [];
-    for (let i = 0; i < life.length; i += 3) made.push([rank, life[i + 1] / 1e6, life[i + 2] / 1e6, `--state-${list.states[life[i]]}`]);
+    for (let i = 0; i < life.length; i += 3) made.push([rank, life[i + 1] / 1e6, life[i + 2] / 1e6, `--piece-of-${list.states[life[i]]}`]);
     return made;
   }
 
