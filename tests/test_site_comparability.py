@@ -84,6 +84,17 @@ def test_what_changes_from_run_to_run_is_no_condition(tmp_path: Path) -> None:
     assert sum(fact.state == "differs" for fact in found.conditions) == 3
 
 
+def test_machines_that_are_alike_differ_by_some_pages(tmp_path: Path) -> None:
+    def kind(name: str, ram: int) -> str:
+        paths = [
+            timed_run(tmp_path / f"{name}{i}.cbt", conditions={"hardware.ram_bytes": it})
+            for i, it in enumerate((135148564480, ram))
+        ]
+        return compare_conditions(*([run_conditions(open_trace(path))] for path in paths)).kind
+
+    assert (kind("page", 135148564480 - 4096 * 40), kind("half", 67 << 30)) == ("same", "unlike")
+
+
 def test_without_a_digest_the_requests_that_were_sent_decide() -> None:
     a = run(conditions={"requests.sent": "4 requests [1]", "workload.digest": None})
     assert compare_conditions([a], [a]).kind == "same"

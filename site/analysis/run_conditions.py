@@ -49,10 +49,9 @@ def run_conditions(trace: Trace) -> RunConditions:
     engine = trace.engines[-1] if trace.engines else None
     facts: dict[str, Scalar] = {fact.name: fact.value for fact in conditions(trace.header, engine)}
     facts["requests.sent"] = _sent(trace)
+    facts |= {name: normal(facts[name]) for name, normal in _NORMAL.items() if name in facts}
     if engine is not None:
         facts["batching"] = "static" if engine.adapter == STATIC else "continuous"
-        # Up to Transformers 5.17 the engine puts this before the name of the attention that it calls.
-        facts["model.attention"] = _without_prefix(facts.get("model.attention"), "paged|")
     return RunConditions(
         requested=_texts(_renamed(engine.requested)) if engine else {},
         resolved=_texts(_renamed(engine.resolved)) if engine else {},
@@ -74,8 +73,18 @@ def _sent(trace: Trace) -> str | None:
     return f"{len(rows)} requests [{hashlib.sha256(chr(10).join(rows).encode()).hexdigest()[:12]}]"
 
 
-def _without_prefix(value: Scalar, prefix: str) -> Scalar:
-    return value.removeprefix(prefix) if isinstance(value, str) else value
+def _whole_gib(value: Scalar) -> Scalar:
+    """Machines that are alike differ by some pages, which their kernels keep for themselves."""
+    return f"{round(value / 2**30)} GiB" if isinstance(value, int) else value
+
+
+def _attention(value: Scalar) -> Scalar:
+    """Up to Transformers 5.17 the engine puts this before the name of the attention that it calls."""
+    return value.removeprefix("paged|") if isinstance(value, str) else value
+
+
+_NORMAL = {"hardware.ram_bytes": _whole_gib, "model.attention": _attention}
+"""Conditions that are compared in another form than the one they are recorded in."""
 
 
 def _renamed(facts: Facts) -> Facts:
