@@ -23,6 +23,7 @@ from cbtrace.traces.schema import (
     EventKind,
     Footer,
     Frame,
+    Gpu,
     GraphKey,
     KvGroup,
     Request,
@@ -179,6 +180,40 @@ def idle_engine(path: Path) -> Trace:
     return toy.end()
 
 
+def left_out(path: Path) -> Trace:
+    toy = Toy(path)
+    build = toy.run()
+    for _ in range(30):
+        build.step([toy.readers[0]], starved=[toy.readers[1]])
+    build.step(toy.readers)
+    return toy.end()
+
+
+def offloads(path: Path) -> Trace:
+    toy = Toy(path)
+    build = toy.run()
+    build.offload(toy.readers[0])
+    for _ in range(20):
+        build.step([toy.readers[1]])
+    build.restore(toy.readers[0])
+    build.step(toy.readers)
+    return toy.end()
+
+
+def gpu_slowed(path: Path) -> Trace:
+    toy = Toy(path)
+    build, step = toy.build, toy.build.step
+
+    def sampled(*work: object, **options: object) -> int:
+        number = step(*work, **options)  # type: ignore[arg-type]
+        build.write(Gpu(build.now, 90, throttle=0x44 if number % 3 else 0, sm_clock_mhz=1200 + number))
+        return number
+
+    build.step = sampled  # type: ignore[method-assign, assignment]
+    toy.run()
+    return toy.end()
+
+
 def jitter(path: Path) -> Trace:
     toy = Toy(path)
     build = toy.run()
@@ -305,6 +340,9 @@ TROUBLE: dict[str, Callable[[Path], Trace]] = {
     "cap_wait": stopped_by(AdmissionStop.REQUEST_CAP),
     "cache_budget_wait": stopped_by(AdmissionStop.CACHE_BUDGET),
     "soft_resets": soft_resets,
+    "offloads": offloads,
+    "left_out": left_out,
+    "gpu_slowed": gpu_slowed,
     "captures": captures,
     "shared_prefill": shared_prefill,
     "host_bound": host_bound,
@@ -356,6 +394,27 @@ def test_a_budget_that_is_used_is_not_called_unused(tmp_path: Path) -> None:
     change_engine(toy, max_batch_tokens=256)
     toy.run()
     assert "budget_unused" not in told(toy.end())
+
+
+def test_layers_with_windows_are_not_mentioned_where_prefixes_were_found(tmp_path: Path) -> None:
+    toy = Toy(tmp_path / "run.cbt")
+    toy.engine.kv.groups.append(KvGroup("sliding_attention", 4, UNIT_BYTES, 16, 512))
+    change_engine(toy, allow_block_sharing=True)
+    build = toy.run()
+    again = build.submit(40, 1)
+    build.cached = 16
+    build.admit(again, prefix_hit=16)
+    build.step({again: 24})
+    build.finish(again)
+    assert "sliding_window" not in told(toy.end())
+
+
+def test_clocks_that_only_idle_are_not_called_slowed(tmp_path: Path) -> None:
+    toy = Toy(tmp_path / "run.cbt")
+    build = toy.run()
+    for number in range(20):  # the GPU was idle, or its clocks were set: nothing slowed it down
+        build.write(Gpu(build.now - number, 10, throttle=0x01 | 0x02, sm_clock_mhz=300))
+    assert "gpu_slowed" not in told(toy.end())
 
 
 def test_nothing_is_said_about_a_run_of_nothing(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,6 +15,11 @@ from cbtrace.site.analysis.summary import RunSummary
 from cbtrace.traces.columns import Ints
 from cbtrace.traces.reader import Trace
 from cbtrace.traces.schema import AdmissionStop, Engine
+
+Numbers = Mapping[str, float | int | str]
+"""What a rule has to say; the ending of a name is its unit."""
+Told = tuple[float, Numbers] | None
+"""Weight and numbers of a rule that speaks."""
 
 SLOW_SHARE = 100
 """The slowest hundredth of the gaps is looked at apart, and at least this many of them:"""

@@ -9,6 +9,7 @@ from cbtrace.site.pages.labels import severity_name
 from cbtrace.site.words import Words
 from cbtrace.traces.errors import explain
 from cbtrace.traces.reader import Trace
+from cbtrace.traces.schema import EventKind
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ def _circumstances(trace: Trace, summary: RunSummary, words: Words) -> list[Bann
     unnamed = int((~trace.steps.members_known).sum())
     processes = int(trace.gpu.processes.max(initial=-1))
     running, total = summary.requests.running, summary.requests.total
+    warmed = bool((trace.events.kind == EventKind.WARMUP_END).any())
     rank, world = trace.header.rank, trace.header.world_size
     missing = ", ".join(engine.missing) if engine else ""
     conditions: tuple[tuple[bool, str, str, dict[str, object]], ...] = (
@@ -64,6 +66,7 @@ def _circumstances(trace: Trace, summary: RunSummary, words: Words) -> list[Bann
         (processes > 1, "other_processes", "warning", {"count": processes}),
         (len(trace.engines) > 1, "engines", "warning", {"count": len(trace.engines)}),
         (summary.steps == 0, "no_steps", "warning", {}),
+        (summary.graph_captures > 0 and not warmed, "cold", "warning", {"count": summary.graph_captures}),
         (world > 1, "rank", "info", {"rank": rank, "world": world}),
     )
     found = [
