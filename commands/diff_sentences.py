@@ -42,12 +42,13 @@ def headline(comparison: Comparison) -> Said:
     """The verdict on the whole."""
     found = comparison.headline
     better, worse = _named(comparison, found.better), _named(comparison, found.worse)
+    drift = " It may be drift: the sides were not recorded in turn." if comparison.comparability.apart else ""
     if found.word == "better":
-        return Said("good", f"B is better: {better}. No other headline number is worse beyond noise.")
+        return Said("good", f"B is better: {better}. No other headline number is worse beyond noise.{drift}")
     if found.word == "worse":
-        return Said("bad", f"B is worse: {worse}. No other headline number is better beyond noise.")
+        return Said("bad", f"B is worse: {worse}. No other headline number is better beyond noise.{drift}")
     if found.word == "better_and_worse":
-        return Said("warning", f"B is better and worse. Better: {better}. Worse: {worse}.")
+        return Said("warning", f"B is better and worse. Better: {better}. Worse: {worse}.{drift}")
     if found.word == "within_noise":
         return Said("plain", _within_noise(found.why))
     return Said("warning", f"Cannot tell{_cannot_tell(comparison)}")

@@ -178,6 +178,17 @@ def test_repeats_of_one_setting_get_no_verdict_unless_a_tag_says_what_changed(tm
     assert "the tags say what differs: commit 1a2b -> 3c4d." in tagged.stdout
 
 
+def test_sides_that_were_not_recorded_in_turn_are_told(tmp_path: Path, diff: Diff) -> None:
+    for name, start, prefill in (("a", 0, 12e6), ("b", 9, 18e6)):
+        (tmp_path / name).mkdir()
+        for i in range(3):
+            blocks: Facts = {"num_blocks": 64 if start else 96}
+            timed_run(tmp_path / name / f"{i}.cbt", prefill_ns=prefill + i, recorded_s=start + i, requested=blocks)
+    text = " ".join(diff("a", "b").stdout.split())
+    assert "(slower). No other headline number is better beyond noise. It may be drift" in text
+    assert "All runs of one side were recorded before the first of the other" in text
+
+
 def test_outputs_that_differ_are_told_before_speed(tmp_path: Path, diff: Diff) -> None:
     timed_run(tmp_path / "a.cbt", tokens=True)
     timed_run(tmp_path / "b.cbt", tokens=True, other_token=(1, 5), failing=1, requested={"num_blocks": 64})
