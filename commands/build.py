@@ -25,7 +25,7 @@ def build(
     ] = 0,
     fresh: Annotated[bool, typer.Option("--fresh", help="Build every run, even those that have not changed.")] = False,
     single_file: Annotated[
-        bool, typer.Option("--single-file", help="Write the page of one run as one HTML file, named by --output.")
+        bool, typer.Option("--single-file", help="Write one run as one HTML file instead of a folder.")
     ] = False,
 ) -> None:
     """Build a static site: a page for each run, and one that compares any two of them.

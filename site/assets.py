@@ -15,6 +15,7 @@ from cbtrace.site.words import Words
 
 ASSETS = (
     "style.css",
+    "early.js",
     "cbtrace.js",
     "charts.js",
     "goodput.js",

@@ -28,8 +28,8 @@ def single_file(page: str, files: Mapping[str, str], appended: Sequence[str] = (
     """Return ``page`` with everything inside: style, scripts, data, and the main parts of the ``appended`` pages.
 
     ``files`` are texts by path relative to a site: the pages, their assets, and the data that ``page`` may ask for,
-    which is all there from the start. Links to pages that are inside lead to their places in the file; links to others are
-    plain text. The file's policy lets exactly the scripts and styles in it run.
+    which is all there from the start. Links to pages that are inside lead to their places in the file; links to others
+    are plain text. The file's policy lets exactly the scripts and styles in it run.
     """
     html = files[page].replace("</main>", _appendix(files, appended) + "</main>")
     html = _CRUMB.sub("", html)

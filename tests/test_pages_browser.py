@@ -196,32 +196,6 @@ def test_headline_numbers_on_the_page_are_those_of_the_summary(browser: Browser,
         assert int(cells[4]) == e2e.n == 12
 
 
-def test_the_index_sorts_filters_and_leads_to_a_comparison(browser: Browser, site: BuildReport) -> None:
-    with visit(browser) as seen:
-        seen.goto(site.out / "index.html")
-        header = seen.page.locator("#runs th", has_text="TTFT p95")
-        header.locator("button").click()
-        assert header.get_attribute("aria-sort") == "ascending"
-        column = header.evaluate("(cell) => cell.cellIndex")
-        rows = 'Array.from(document.querySelectorAll("#runs tbody tr"), '
-        read = f"{rows} (row) => Number(row.cells[{column}].dataset.value))"
-        ascending = seen.ask(read)
-        assert ascending == sorted(ascending)
-        header.locator("button").click()
-        assert header.get_attribute("aria-sort") == "descending"
-        assert seen.ask(read) == ascending[::-1]
-        seen.page.keyboard.press("/")
-        seen.page.keyboard.type("baseline")
-        assert seen.page.locator("#runs tbody tr:visible").count() == 1
-        seen.page.fill("[data-filter]", "")
-        assert seen.page.get_attribute("[data-compare]", "href") is None
-        seen.page.check(f'tr[data-run="{slug(site, "baseline")}"] input[name=a]')
-        seen.page.check(f'tr[data-run="{slug(site, "slower")}"] input[name=b]')
-        seen.page.click("[data-compare]")
-        seen.page.wait_for_selector(f'[data-shown="{slug(site, "baseline")} {slug(site, "slower")}"]')
-        assert seen.troubles == []
-
-
 def window(seen: Visit) -> tuple[float, float]:
     found = re.match(r"(-?[\d.]+)\N{EN DASH}(-?[\d.]+) s", seen.text("[data-window]"))
     assert found is not None

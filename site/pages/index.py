@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cbtrace.site import formats
 from cbtrace.site.analysis.catalogue import METRICS, value_of
@@ -13,6 +13,7 @@ from cbtrace.site.pages.chrome import Chrome
 from cbtrace.site.pages.headline import metric_text, shown_unit
 from cbtrace.site.pages.labels import health, run_name
 from cbtrace.site.pages.run import device_label, model_label
+from cbtrace.site.plain_text import distinct, plain
 from cbtrace.site.words import Words
 from cbtrace.traces.reader import Trace
 
@@ -28,12 +29,17 @@ COLUMNS = (
     ("peak_memory_bytes", None),
 )
 CHANGED_SHOWN = 4
+TAGS_SHOWN = 12
+EXPERIMENT = "experiment"
+"""The tag by which the runs of an experiment say where they belong."""
 
 
 @dataclass(frozen=True)
 class Column:
     """A number that the table shows of every run."""
 
+    id: str
+    """Names it in an address that holds the order of the table."""
     label: str
     unit: str
 
@@ -62,6 +68,7 @@ class IndexRow:
     name: str
     source: str
     tags: list[tuple[str, str]]
+    """The first :data:`TAGS_SHOWN` that have a value."""
     predicted: bool
     model: str
     device: str
@@ -104,18 +111,21 @@ def index_row(trace: Trace, summary: RunSummary, slug: str) -> IndexRow:
     for name, statistic in COLUMNS:
         value = value_of(summary, METRICS[name], statistic)
         cells.append(Cell(value, metric_text(value, METRICS[name])))
+    tags = [(plain(key, 80), plain(value, 200)) for key, value in sorted(summary.tags.items()) if value.strip()]
     return IndexRow(
         slug=slug,
-        name=run_name(trace, summary),
-        source=trace.path.name,
-        tags=sorted(summary.tags.items()),
+        name=plain(run_name(trace, summary), 200),
+        source=plain(trace.path.name, 200),
+        tags=tags[:TAGS_SHOWN],
         predicted=summary.predicted,
-        model=model_label(trace),
-        device=device_label(trace),
+        model=plain(model_label(trace), 200),
+        device=plain(device_label(trace), 200),
         recorded=formats.instant(summary.recorded_ns),
         health=health(trace),
         cells=cells,
-        resolved={s.name: formats.fact(s.resolved) for s in settings(engine)} if engine else {},
+        resolved={plain(s.name, 80): distinct(formats.fact(s.resolved), 200) for s in settings(engine)}
+        if engine
+        else {},
     )
 
 
@@ -128,19 +138,25 @@ def with_changes(rows: list[IndexRow]) -> list[IndexRow]:
 
 def _with_change(row: IndexRow, names: list[str]) -> IndexRow:
     shown = [Changed(name, row.resolved[name]) for name in names[:CHANGED_SHOWN]]
-    values = vars(row) | {"changed": shown, "changed_more": max(0, len(names) - CHANGED_SHOWN)}
-    return IndexRow(**values)
+    return replace(row, changed=shown, changed_more=max(0, len(names) - CHANGED_SHOWN))
 
 
 def columns(words: Words) -> list[Column]:
     """Headings of the numbers."""
     return [
         Column(
+            f"{name}.{statistic}" if statistic else name,
             f"{words(f'metric.{name}.label')}{f' {statistic}' if statistic else ''}",
             shown_unit(METRICS[name]),
         )
         for name, statistic in COLUMNS
     ]
+
+
+def tag_names(rows: list[IndexRow]) -> list[str]:
+    """The tags to group runs by, that of experiments first."""
+    names = {name for row in rows for name, _ in row.tags}
+    return sorted(names, key=lambda name: (name != EXPERIMENT, name))
 
 
 def index_page(
@@ -152,6 +168,8 @@ def index_page(
         "index",
         runs=with_changes(rows),
         columns=columns(chrome.words),
+        tag_names=tag_names(rows),
         experiments=list(experiments),
         unread=unread,
+        texts=chrome.words.starting("index.js."),
     )

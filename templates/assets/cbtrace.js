@@ -1,4 +1,4 @@
-// What every page needs: data that arrives by script, sortable tables, the filter, and the keyboard.
+// What every page needs: data that arrives by script, sortable tables, and the keyboard.
 (function () {
   "use strict";
 
@@ -95,12 +95,16 @@
     return value === undefined || value === "" || value === "None" ? null : Number(value);
   }
 
-  function order(a, b) {
+  // Compares two values of a column, upwards with sign 1 and downwards with -1. What is unknown comes last either way.
+  const collator = new Intl.Collator(undefined, { numeric: true });
+  function order(a, b, sign) {
     if (a === null || b === null) return (a === null) - (b === null);
-    return typeof a === "number" ? a - b : a.localeCompare(b, undefined, { numeric: true });
+    return sign * (typeof a === "number" ? a - b : collator.compare(a, b));
   }
 
+  // Sorts a table by a column, unless the page does so itself.
   function sortTable(table, header) {
+    if (!table.dispatchEvent(new CustomEvent("cbtrace:sort", { detail: header, cancelable: true }))) return;
     const direction = header.getAttribute("aria-sort") === "ascending" ? "descending" : "ascending";
     for (const other of header.parentElement.cells) {
       if (other.hasAttribute("aria-sort")) other.setAttribute("aria-sort", "none");
@@ -109,10 +113,7 @@
     const kind = header.dataset.sort;
     const rows = Array.from(table.tBodies[0].rows, (row, index) => ({ row, index, value: cellValue(row, header.cellIndex, kind) }));
     const sign = direction === "ascending" ? 1 : -1;
-    rows.sort((a, b) => {
-      const unknown = (a.value === null) - (b.value === null);
-      return unknown || sign * order(a.value, b.value) || a.index - b.index;
-    });
+    rows.sort((a, b) => order(a.value, b.value, sign) || a.index - b.index);
     table.tBodies[0].append(...rows.map((entry) => entry.row));
   }
 
@@ -124,21 +125,6 @@
       label.append(button);
       button.addEventListener("click", () => sortTable(table, header));
     }
-  }
-
-  function makeFilter(input) {
-    const table = document.getElementById(input.dataset.filter);
-    const count = document.querySelector(`[data-filter-count="${input.dataset.filter}"]`);
-    input.addEventListener("input", () => {
-      const wanted = input.value.toLowerCase().split(/\s+/).filter(Boolean);
-      let shown = 0;
-      for (const row of table.tBodies[0].rows) {
-        const text = row.textContent.toLowerCase();
-        row.hidden = !wanted.every((word) => text.includes(word));
-        if (!row.hidden) shown += 1;
-      }
-      count.textContent = `${shown} / ${table.tBodies[0].rows.length}`;
-    });
   }
 
   // Pages add keys of their own. Keys typed into a field are left to it.
@@ -162,16 +148,13 @@
   function start() {
     document.documentElement.classList.add("js");
     document.querySelectorAll("table.data").forEach(makeSortable);
-    document.querySelectorAll("[data-filter]").forEach(makeFilter);
     const dialog = document.getElementById("keys");
     const toggle = () => (dialog.open ? dialog.close() : dialog.showModal());
     document.querySelector('[data-open="keys"]').addEventListener("click", toggle);
     onKey("?", toggle);
-    const filter = document.querySelector("[data-filter]");
-    if (filter) onKey("/", () => filter.focus());
     document.addEventListener("keydown", keyPressed);
   }
 
-  window.cbtrace = { load, need, element, fill, number, bytes, readState, writeState, setState, onKey, arrived };
+  window.cbtrace = { load, need, element, fill, number, bytes, readState, writeState, setState, cellValue, order, onKey, arrived };
   start();
 })();
