@@ -106,7 +106,7 @@ def _tell(progress: Progress) -> None:
     if progress.report is not None or entry.status == "planned":
         return
     what = {"failed": f"failed ({entry.failure}, {entry.phase})", "skipped": f"skipped: {entry.text}"}
-    left = "" if progress.left_s is None else f", about {_duration(progress.left_s)} left"
+    left = f", about {_duration(progress.left_s)} left" if progress.left_s else ""
     took = f" in {entry.seconds:.1f} s" if entry.seconds else ""
     typer.echo(f"[{progress.number}/{progress.total}] {entry.id} {what.get(entry.status, entry.status)}{took}{left}")
 
