@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -81,6 +84,16 @@ def test_a_mistake_is_told_at_its_character(text: str, character: int, says: str
     assert error.value.slug == "bad-condition" and error.value.exit_code == 2
     assert f"character {character}," in str(error.value) and says in str(error.value)
     assert str(error.value).isprintable()
+
+
+def test_every_condition_of_the_documentation_can_be_said() -> None:
+    root = Path(__file__).parent.parent
+    texts = [(root / name).read_text(encoding="utf-8") for name in ("README.md", "docs/diff.md", "commands/diff.py")]
+    found = [condition for text in texts for condition in re.findall(r"--fail-if '([^']*)'", text)]
+    found += re.findall(r"`([a-z_]+\S* [<>]=? [+-][^`]*)`", texts[1])
+    assert len(found) >= 6
+    for condition in found:
+        parse_condition(condition)
 
 
 @given(st.text(max_size=40))
