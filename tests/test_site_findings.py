@@ -396,6 +396,23 @@ def test_a_budget_that_is_used_is_not_called_unused(tmp_path: Path) -> None:
     assert "budget_unused" not in told(toy.end())
 
 
+def test_a_margin_that_neither_value_of_would_help_is_not_to_be_lowered_or_raised(tmp_path: Path) -> None:
+    toy = Toy(tmp_path / "run.cbt")
+    change_engine(toy, safety_margin=0.15)
+    toy.stop = AdmissionStop.SAFETY_MARGIN
+    build = toy.run()
+    build.soft_reset(toy.readers[0])
+    build.step([toy.readers[1]])
+    build.admit(toy.readers[0])
+    build.step({toy.readers[0]: toy.readers[0].pending + 1, toy.readers[1]: 1})
+    rows = {row.rule: row for row in finding_rows(list(told(toy.end()).values()), load_words())}
+    assert "Raise num_blocks first" in rows["margin_wait"].advice
+    alone = finding_rows(
+        [told(stopped_by(AdmissionStop.SAFETY_MARGIN)(tmp_path / "alone.cbt"))["margin_wait"]], load_words()
+    )
+    assert "none in this run" in alone[0].advice
+
+
 def test_layers_with_windows_are_not_mentioned_where_prefixes_were_found(tmp_path: Path) -> None:
     toy = Toy(tmp_path / "run.cbt")
     toy.engine.kv.groups.append(KvGroup("sliding_attention", 4, UNIT_BYTES, 16, 512))

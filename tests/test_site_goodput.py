@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cbtrace.site.analysis.goodput import LIMITS, Slos, goodput, ladder, service_times
@@ -44,6 +44,7 @@ def test_the_count_is_that_of_a_loop_over_requests_and_tokens(tmp_path: Path) ->
     assert 0 < met < len(requests.id)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=60))
 def test_a_ladder_of_limits_rises_to_one_that_all_meet(values: list[int]) -> None:
     rungs = ladder(np.array(values, dtype=np.int64))

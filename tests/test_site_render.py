@@ -6,7 +6,7 @@ import json
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
@@ -26,6 +26,7 @@ def all_seen(data: object) -> object:
     return [all_seen(value) for value in data] if isinstance(data, list) else seen(data)
 
 
+@settings(deadline=None)
 @given(JSON, st.text())
 def test_a_data_script_holds_the_data_and_can_never_end_a_script(data: object, key: str) -> None:
     script = data_script(key, {"data": data, "bait": "</script><!--<script>"})
@@ -35,6 +36,7 @@ def test_a_data_script_holds_the_data_and_can_never_end_a_script(data: object, k
     assert arguments == [key, {"data": all_seen(data), "bait": "</script><!--<script>"}]
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_what_can_be_seen_stays_and_what_cannot_is_replaced(text: str) -> None:
     shown = seen(text)

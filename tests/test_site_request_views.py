@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cbtrace.site.analysis.attribution import attribute
@@ -26,6 +26,7 @@ from site_runs import busy_run, crowded_run, troubled_run
 from trace_builder import CAPACITY, UNIT_BYTES, TraceBuilder, eventful
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=300))
 def test_bands_split_all_rows_and_lose_no_nanosecond(values: list[int]) -> None:
     total = np.array(values, dtype=np.int64)

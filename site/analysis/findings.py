@@ -3,6 +3,7 @@
 A rule looks at the evidence and is silent or returns numbers: nothing is said without them. The texts, with the setting
 to change and what that costs, are words ``finding.<rule>.text`` and ``finding.<rule>.advice``. The ending of a number's
 name is its unit: ``_share``, ``_ms``, ``_s``, ``_bytes``, ``_count``; other values are names and are shown as they are.
+A rule whose advice depends on what else holds names another one with ``advice``.
 """
 
 from __future__ import annotations

@@ -28,12 +28,15 @@ def margin_wait(evidence: Evidence) -> Told:
     share, kv = evidence.stop_share(AdmissionStop.SAFETY_MARGIN), evidence.summary.kv
     if share < WAITED or kv is None or not kv.safety_margin or kv.margin_bytes is None:
         return None
-    numbers = {
+    numbers: dict[str, float | int | str] = {
         "wait_share": share,
         "margin_share": kv.safety_margin,
         "margin_bytes": kv.margin_bytes,
         "resets_count": evidence.summary.soft_resets,
     }
+    if evidence.summary.soft_resets:
+        # Waiting for the margin and running out of KV at once: no value of the margin mends both.
+        numbers["advice"] = "advice_resets"
     return share, numbers
 
 

@@ -38,7 +38,7 @@ def _row(finding: Finding, words: Words) -> FindingRow:
     return FindingRow(
         rule=finding.rule,
         text=words(f"finding.{finding.rule}.text", **values),
-        advice=words(f"finding.{finding.rule}.advice", **values),
+        advice=words(f"finding.{finding.rule}.{finding.numbers.get('advice', 'advice')}", **values),
         place=finding.place,
         place_label=words(f"section.{finding.place}"),
     )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from cbtrace.site.analysis.attribution import Cuts
+from cbtrace.site.analysis.kv_stays import KvStays, kv_stays
 from cbtrace.site.analysis.lifelines import STATES, Lifelines, lifelines
 from cbtrace.site.analysis.pieces import PIECES
 from cbtrace.site.pages.class_section import longest_gaps
@@ -36,9 +37,9 @@ def request_files(trace: Trace, cuts: Cuts, origin_ns: int, words: Words) -> Req
     """All data of the requests. Times are microseconds from ``origin_ns``; -1 is unknown."""
     longest = longest_gaps(cuts, len(trace.requests.id))
     chosen = _chosen(trace, longest)
-    lives = lifelines(trace.requests, cuts.rows, cuts.costs)
+    made = _Made(cuts, lifelines(trace.requests, cuts.rows, cuts.costs), kv_stays(trace))
     details = [
-        _details(trace, cuts, lives, chosen[start : start + DETAILS_A_FILE], origin_ns)
+        _details(trace, made, chosen[start : start + DETAILS_A_FILE], origin_ns)
         for start in range(0, len(chosen), DETAILS_A_FILE)
     ]
     return RequestFiles(_listed(trace, longest, chosen, origin_ns, words), details)
@@ -85,13 +86,23 @@ def _spans(values: Ints) -> list[int | None]:
     return [None if v < 0 else v // NS_A_US for v in values.tolist()]
 
 
-def _details(trace: Trace, cuts: Cuts, lives: Lifelines, chosen: Ints, origin_ns: int) -> dict[str, Any]:
-    """By request, in the order of the list: its spans, the cut of its TTFT, and its longest gaps."""
+@dataclass(frozen=True)
+class _Made:
+    """What the details are taken from."""
+
+    cuts: Cuts
+    lives: Lifelines
+    stays: KvStays
+
+
+def _details(trace: Trace, made: _Made, chosen: Ints, origin_ns: int) -> dict[str, Any]:
+    """By request, in the order of the list: its spans, the cut of its TTFT, its longest gaps and its stays."""
+    cuts, lives = made.cuts, made.lives
     gap_order = np.lexsort((-cuts.gaps.total_ns, cuts.gaps.request))
     gap_request = cuts.gaps.request[gap_order]
     ttft_row = np.full(len(trace.requests.id), -1, dtype=np.int64)
     ttft_row[cuts.ttft.request] = np.arange(len(cuts.ttft.request))
-    blocks = {"lives": [], "ttft": [], "gaps": []}  # type: dict[str, list[Any]]
+    blocks = {"lives": [], "ttft": [], "gaps": [], "stays": []}  # type: dict[str, list[Any]]
     for request in chosen.tolist():
         part = slice(*np.searchsorted(lives.request, (request, request + 1)))
         spans = np.stack([lives.state[part], lives.start_ns[part], lives.end_ns[part]], axis=1)
@@ -102,7 +113,17 @@ def _details(trace: Trace, cuts: Cuts, lives: Lifelines, chosen: Ints, origin_ns
         lo, hi = np.searchsorted(gap_request, (request, request + 1))
         worst = gap_order[lo : min(hi, lo + GAPS_A_REQUEST)].tolist()
         blocks["gaps"].append([_gap(cuts, i, origin_ns) for i in worst])
+        blocks["stays"].append(_stays(made.stays, request, origin_ns))
     return blocks
+
+
+def _stays(stays: KvStays, request: int, origin_ns: int) -> list[list[int]]:
+    """By stay: when it began, tokens that were there, tokens reached, blocks, bytes, and what ended it."""
+    part = slice(*np.searchsorted(stays.request, (request, request + 1)))
+    columns = [(stays.time_ns[part] - origin_ns) // NS_A_US]
+    columns += [getattr(stays, name)[part] for name in ("start", "reached", "blocks", "bytes", "left")]
+    rows: list[list[int]] = np.stack(columns, axis=1).tolist()
+    return rows
 
 
 def _gap(cuts: Cuts, row: int, origin_ns: int) -> list[Any]:

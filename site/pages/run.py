@@ -49,6 +49,7 @@ SECTIONS = (
     "where",
     "gaps",
     "requests",
+    "goodput",
     "classes",
     "admission",
     "kv",

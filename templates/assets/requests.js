@@ -37,7 +37,7 @@
     const key = `${data.slug}/request-${file}`;
     const part = await cbtrace.need(key, data.sources[key]);
     const at = row - file * data.details_a_file;
-    return { life: part.lives[at], ttft: part.ttft[at], gaps: part.gaps[at] };
+    return { life: part.lives[at], ttft: part.ttft[at], gaps: part.gaps[at], stays: part.stays[at] };
   }
 
   function since(name, row) {
@@ -158,6 +158,13 @@
     return wrapped(text("gaps"), [["token", true], ["duration", true], ["steps", false], ["absent", true], ["went", false]], body);
   }
 
+  function stays(found) {
+    const known = (value) => (value < 0 ? null : value);
+    const body = found.map(([begun, start, reached, blocks, size, left]) =>
+      element("tr", {}, element("th", { scope: "row", class: "num" }, (begun / 1e6).toFixed(3)), [start, reached, blocks].map((value) => element("td", { class: "num" }, number(known(value)))), element("td", { class: "num" }, cbtrace.bytes(size)), element("td", {}, text(left ? `left_${left}` : "left_0"))));
+    return wrapped(text("stays"), [["admitted_at", true], ["there", true], ["reached", true], ["blocks", true], ["bytes", true], ["left", false]], body);
+  }
+
   function button(label, action) {
     const made = element("button", { type: "button" }, label);
     made.addEventListener("click", action);
@@ -187,7 +194,7 @@
       tools,
       element("p", {}, `${numbers.join(" · ")} · ${text("end")}: ${text(`end_${list.end_reason[row]}`)}`),
       ...(error ? [error] : []),
-      element("div", { class: "columns" }, life(row), cut(of.ttft, row)),
+      element("div", { class: "columns" }, life(row), cut(of.ttft, row), stays(of.stays)),
       gaps(of.gaps),
     );
     panel.setAttribute("data-request-shown", String(ordinal));
