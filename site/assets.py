@@ -15,6 +15,7 @@ from cbtrace.site.words import Words
 
 ASSETS = (
     "style.css",
+    "experiment.css",
     "early.js",
     "cbtrace.js",
     "charts.js",

@@ -116,9 +116,11 @@ def settling_step(verdict: Verdict) -> Step | None:
     variant, rival, check = verdict.variant, verdict.rival, verdict.grounds.check
     if verdict.rule == "slo_unclear" and check is not None:
         # A single run near a limit takes more; runs on both sides of it say that there is no room.
-        more = LEAST_RUNS // 2 - len(variant.measured)
-        if more <= 0:
+        more = LEAST_RUNS // 2 - len(variant.measured) - len(variant.left)
+        if len(variant.measured) > 1:
             return Step("slo_border", variant, slo=check.slo)
+        if more <= 0:
+            return Step("planned", variant)
         return Step("slo_repeats", variant, {"more": more}, more * variant.seconds, slo=check.slo)
     if rival is None or verdict.rule not in ("few_runs", "undecided"):
         return None
@@ -127,9 +129,12 @@ def settling_step(verdict: Verdict) -> Step | None:
     wanted = runs_to_tell(theirs, ours, key)
     if wanted is None:
         return Step("beyond_reach", variant, key=key) if ours and theirs else None
-    more, more_rival = max(0, wanted - len(ours)), max(0, wanted - len(theirs))
+    more, more_rival = (max(0, wanted - len(side.measured) - len(side.left)) for side in (variant, rival))
+    if not more and not more_rival:
+        return Step("planned", variant)
+    rule = "least" if verdict.rule == "few_runs" else "repeats"
     numbers = {"more": more, "rival_more": more_rival, "rival": rival.name}
-    return Step("repeats", variant, numbers, more * variant.seconds + more_rival * rival.seconds, key=key)
+    return Step(rule, variant, numbers, more * variant.seconds + more_rival * rival.seconds, key=key)
 
 
 def _noisy(runs: ExperimentRuns) -> Iterator[Step]:

@@ -22,7 +22,7 @@ from cbtrace.site.analysis.experiment_failures import BEFORE, phase_of, usual_fa
 from cbtrace.site.analysis.experiment_slos import Slo, SloCheck, check_slos, slos_of
 from cbtrace.site.analysis.noise import LEAST_RUNS
 
-Word = Literal["adopt", "do_not_adopt", "cannot_tell", "baseline", "no_candidate"]
+Word = Literal["adopt", "do_not_adopt", "cannot_tell", "baseline", "no_candidate", "not_run"]
 
 
 @dataclass(frozen=True)
@@ -282,8 +282,8 @@ RULES: dict[str, tuple[Callable[[Case], Grounds | None], Word]] = {
     "is_baseline": (_is_baseline, "baseline"),
     "failed": (_failed, "do_not_adopt"),
     "other_workload": (_other_workload, "no_candidate"),
-    "skipped": (_skipped, "cannot_tell"),
-    "no_runs": (_no_runs, "cannot_tell"),
+    "skipped": (_skipped, "not_run"),
+    "no_runs": (_no_runs, "not_run"),
     "incomplete": (_incomplete, "do_not_adopt"),
     "tokens_differ": (_tokens_differ, "do_not_adopt"),
     "other_conditions": (_other_conditions, "cannot_tell"),

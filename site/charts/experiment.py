@@ -5,9 +5,10 @@
 an SLO).
 
 ``frontier``: throughput on x, a latency on y. Data: ``points`` (medians: throughput, latency, kind, number), ``runs``
-(throughput, latency), ``front`` (throughput, latency) and ``box`` (limit, an SLO).
+(throughput, latency), ``front`` (throughput, latency) and ``box`` (limit, an SLO, and the floor of the chart).
 
-The browser puts in the order of the values, the titles of axes and the format of their numbers.
+The browser puts in the order of the values, the titles of axes, the format of their numbers, and a logarithmic axis
+where latencies are far apart.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def frontier_spec() -> Any:
     shapes = alt.Scale(domain=list(VARIANT_SHAPES), range=list(VARIANT_SHAPES.values()))
     points = _layer("points")
     return alt.layer(
-        _layer("box").mark_rect(color=palette.ROOM, opacity=0.18).encode(y=limit, y2=alt.datum(0)),
+        _layer("box").mark_rect(color=palette.ROOM, opacity=0.18).encode(y=limit, y2="floor:Q"),
         _layer("box").mark_rule(color=palette.LIMIT, strokeDash=[5, 3], strokeWidth=1.5).encode(y=limit),
         _layer("front").mark_line(color=palette.DECODE, strokeWidth=2).encode(x=x, y=y, order="throughput:Q"),
         _layer("runs").mark_point(color=palette.QUIET, size=14, opacity=0.6, filled=True).encode(x=x, y=y),

@@ -128,10 +128,11 @@ def _variable_learned(result: VariableResult, words: Words) -> Iterator[str]:
         return
     if not any(point.point.variant.measured for point in tried):
         yield words("experiment.learned.nothing", name=name)
-    elif all(effect.word == "within_noise" for point in tried for effect in point.effects):
-        yield words("experiment.learned.even", name=name, start=start)
     else:
-        yield words("experiment.learned.open", name=name, start=start)
+        found = [effect.judgement for point in tried for effect in point.effects]
+        even = all(judgement.word == "within_noise" for judgement in found)
+        few = any(judgement.why in ("one_run", "few_runs") for judgement in found)
+        yield words(f"experiment.learned.{'even' if even else 'few' if few else 'open'}", name=name, start=start)
 
 
 def _part(point: PointResult, word: str, words: Words) -> str:

@@ -10,7 +10,7 @@ from cbtrace.site.analysis.experiment_effects import MEMORY, SPEED
 from cbtrace.site.analysis.experiment_next import settling_step
 from cbtrace.site.analysis.experiment_slos import SloCheck, latency_limits, slos_of
 from cbtrace.site.analysis.experiment_variables import BATCHING, followers
-from cbtrace.site.analysis.experiment_verdict import Verdict, compared, differing, remark
+from cbtrace.site.analysis.experiment_verdict import Verdict, compared, differing
 from cbtrace.site.pages.experiment_effects import (
     EffectCell,
     change_text,
@@ -181,6 +181,6 @@ def _token_note(verdict: Verdict, words: Words) -> Iterator[str]:
         return
     worst = max(verdict.variant.measured, key=differing)
     if differing(worst):
-        yield words("experiment.note.tokens", differ=differing(worst), compared=compared(worst), remark=remark(worst))
+        yield words("experiment.note.tokens", differ=differing(worst), compared=compared(worst))
     elif not any(compared(run) for run in verdict.variant.measured):
         yield words("experiment.note.not_compared")

@@ -38,7 +38,7 @@
     return (whole) => {
       const spec = drawn(whole, variableData(variable, key));
       eachEncoding(spec, "x", (x) => {
-        x.scale = { domain: variable.points.map((point) => point.label) };
+        x.scale = { domain: Array.from(new Set(variable.points.map((point) => point.label))) };
         x.axis.title = variable.name;
       });
       eachEncoding(spec, "y", (y) => {
@@ -85,20 +85,37 @@
     return (whole) => {
       const spec = drawn(whole, frontData(key));
       eachEncoding(spec, "x", (x) => (x.axis = { ...x.axis, ...axis("throughput_generated_tps") }));
-      eachEncoding(spec, "y", (y) => (y.axis = { ...y.axis, ...axis(key) }));
+      const [low, high] = span(key);
+      eachEncoding(spec, "y", (y) => {
+        y.axis = { ...y.axis, ...axis(key) };
+        if (high <= FAR * low) return;
+        y.scale = { type: "log", domain: [low / 1.5, high * 1.5], nice: false };
+        y.axis.title += ` (${words.logarithmic})`;
+      });
       return spec;
     };
   }
 
+  const FAR = 20; // latencies that are so many times apart are drawn on a logarithmic axis
+
+  // The smallest and largest latency; [0, 0] where one is zero, which no logarithm has.
+  function span(key) {
+    const values = data.fronts[key].flatMap((row) => row.runs.map((run) => run[latencies.indexOf(key) + 1])).filter((value) => value !== null);
+    const low = Math.min(...values);
+    return low > 0 ? [low, Math.max(...values)] : [0, 0];
+  }
+
   function frontData(key) {
     const rows = data.fronts[key];
+    const [low, high] = span(key);
+    const floor = high > FAR * low ? low / 1.5 : 0;
     const column = latencies.indexOf(key) + 1;
     const limit = data.limits[key];
     return {
       points: rows.map((row) => ({ ...row, runs: null, number: data.numbers[row.variant] })),
       runs: rows.flatMap((row) => row.runs.filter((run) => run[0] !== null && run[column] !== null).map((run) => ({ throughput: run[0], latency: run[column] }))),
       front: rows.filter((row) => row.front),
-      box: limit !== undefined && fits(limit, rows.map((row) => row.latency)) ? [{ limit }] : [],
+      box: limit !== undefined && fits(limit, rows.map((row) => row.latency)) ? [{ limit, floor }] : [],
     };
   }
 
