@@ -19,7 +19,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS)
 OLDEST := 5.14.1
 BETWEEN := 5.17.0 5.20.2
 
-.PHONY: help demo test matrix lint format browser clean
+.PHONY: help demo test matrix lint format browser nginx clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
@@ -28,7 +28,7 @@ help: ## Show this list.
 demo: .venv/record.stamp ## Record three small real runs on this machine and build a site from them (DEMO=folder).
 	@$(BIN)/cbtrace demo -o $(DEMO)
 
-test: .venv/dev.stamp .venv/transformers-$(OLDEST)/.stamp browser ## Run all tests, on the newest and the oldest Transformers.
+test: .venv/dev.stamp .venv/transformers-$(OLDEST)/.stamp browser nginx ## Run all tests, on the newest and the oldest Transformers.
 	$(PYTEST)
 	PYTHONPATH=.venv/transformers-$(OLDEST) $(PYTEST) -m engine
 
@@ -66,6 +66,20 @@ browser: # The tests of the pages need a real Chromium.
 		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; \
 	else \
 		echo 'The tests of the pages need a browser: install Chromium (Debian: apt-get install chromium).' >&2; \
+		exit 1; \
+	fi
+
+# Installing the package would start a server, so it is unpacked into .venv instead.
+nginx: | .venv/bin/python # The test of publishing needs a real nginx.
+	@if PATH=$$PATH:/usr/sbin command -v nginx >/dev/null || [ -x .venv/nginx/usr/sbin/nginx ]; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo 'Unpacking nginx into .venv for the test of publishing.'; \
+		apt-get update -qq >/dev/null; \
+		rm -rf .venv/nginx && mkdir .venv/nginx && cd .venv/nginx; \
+		apt-get download -qq -o APT::Sandbox::User=root nginx >/dev/null; \
+		dpkg-deb -x nginx_*.deb .; \
+	else \
+		echo 'The test of publishing needs nginx: install it (Debian: apt-get install nginx).' >&2; \
 		exit 1; \
 	fi
 

@@ -89,6 +89,8 @@ def test_every_link_leads_somewhere(traces: list[Path], tmp_path: Path) -> None:
         assert links.inline == [], path
         assert len(links.ids) == len(set(links.ids)), path
         for address in links.addresses:
+            if address == "data:,":  # no icon, so that no browser asks a server for one
+                continue
             assert not re.match(r"[a-z]+:|//", address), (path, address)
             name, _, fragment = address.partition("#")
             target = (path.parent / name).resolve() if name else path
