@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib.metadata import version
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -15,6 +16,7 @@ from cbtrace.commands.diff import diff
 from cbtrace.commands.doctor import doctor
 from cbtrace.commands.export import export
 from cbtrace.commands.info import info
+from cbtrace.commands.plain_text import plain
 from cbtrace.commands.plan import plan
 from cbtrace.commands.record import record
 from cbtrace.commands.run import run as run_experiment
@@ -73,6 +75,9 @@ def _cbtrace(
 
 def main() -> None:
     """Run the command line and exit: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    # A terminal that lacks a character shows another one in its place.
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     sys.exit(run())
 
 
@@ -96,5 +101,5 @@ def run() -> int:
 
 def _say(text: str, slug: str, code: int) -> int:
     if sys.stderr is not None:
-        print(f"cbtrace: {text} [{slug}]", file=sys.stderr)
+        print(f"cbtrace: {plain(text)} [{slug}]", file=sys.stderr)
     return code

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cbtrace.commands.plain_text import plain
+
 if TYPE_CHECKING:
     from cbtrace.site.build import BuildReport
 
@@ -61,7 +63,7 @@ def build(
             waiting=_waiting,
         )
     for failed in report.failed:
-        typer.echo(f"cbtrace: {failed.text} [{failed.slug}]", err=True)
+        typer.echo(f"cbtrace: {plain(failed.text)} [{failed.slug}]", err=True)
     typer.echo(_counted(report))
     typer.echo(f"Open {(output / 'index.html').absolute()}")
     if report.failed:

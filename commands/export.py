@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cbtrace.commands.plain_text import plain
+
 if TYPE_CHECKING:
     from cbtrace.commands.progress import Advance
     from cbtrace.traces import Trace
@@ -55,7 +57,7 @@ def export(
     opened = open_trace(trace)
     with progress_bar(f"Exporting {trace.name}") as advance, writing(output):
         files = _write(opened, to, output, overwrite, advance)
-    typer.echo("\n".join(str(file) for file in files))
+    typer.echo("\n".join(plain(str(file)) for file in files))
 
 
 def _write(trace: Trace, to: Target, output: Path, overwrite: bool, advance: Advance | None) -> list[Path]:
@@ -83,5 +85,5 @@ def _write_summary(trace: Trace, output: Path, overwrite: bool) -> None:
     from cbtrace.traces.export.new_file import new_file
 
     with new_file(output, overwrite=overwrite) as file:
-        json.dump(summary_json(summarize(trace)), file, indent=2, ensure_ascii=False, allow_nan=False)
+        json.dump(summary_json(summarize(trace)), file, indent=2, allow_nan=False)
         file.write("\n")

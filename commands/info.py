@@ -32,7 +32,7 @@ def info(
 
     summary = summarize(open_trace(trace))
     if as_json:
-        typer.echo(json.dumps(summary_json(summary), indent=2, ensure_ascii=False, allow_nan=False))
+        typer.echo(json.dumps(summary_json(summary), indent=2, allow_nan=False))
     else:
         typer.echo("\n".join(_lines(summary)))
 
@@ -124,7 +124,7 @@ def _counts(summary: RunSummary) -> Iterator[str]:
     if summary.kv is not None:
         kv = summary.kv
         yield (
-            f"{'KV cache':<14}{size(kv.capacity_bytes)} = {number(kv.capacity_units)} {kv.unit_name}s, "
+            f"{'KV cache':<14}{size(kv.capacity_bytes)} = {number(kv.capacity_units)} {plain(kv.unit_name)}s, "
             f"{number(kv.capacity_tokens)} tokens; {size(kv.reserved_bytes)} more reserved"
         )
         yield (

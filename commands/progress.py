@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from cbtrace.commands.plain_text import plain
+
 Advance = Callable[[int, int, str], None]
 """Told how many parts are done, how many there are, and the name of the one at hand."""
 
@@ -21,9 +23,10 @@ def progress_bar(label: str) -> Iterator[Advance | None]:
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(label, total=None)
+        task = bar.add_task(escape(plain(label)), total=None)
 
         def advance(done: int, total: int, name: str) -> None:
-            bar.update(task, completed=done, total=total, description=escape(f"{label}: {name}" if name else label))
+            text = escape(plain(f"{label}: {name}" if name else label))
+            bar.update(task, completed=done, total=total, description=text)
 
         yield advance

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from cbtrace.commands.plain_text import plain
+
 
 def upgrade(
     trace: Annotated[Path, typer.Argument(metavar="RUN.cbt", help="Trace to read.", show_default=False)],
@@ -33,4 +35,4 @@ def upgrade(
 
     with writing(output):
         version = upgrade_trace(trace, output, overwrite=overwrite)
-    typer.echo(f"{output}: format version {FORMAT_VERSION}, from version {version}")
+    typer.echo(f"{plain(str(output))}: format version {FORMAT_VERSION}, from version {version}")

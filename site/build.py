@@ -168,7 +168,10 @@ def shared_pages(
 ) -> dict[str, str]:
     """The pages that are not of one run, by path relative to the site, with the data they need."""
     choices = data_script("runs", {"runs": [record.entry for record in records]} | catalogue_data(chrome.words))
-    unread = [UnreadTrace(run.source.name, run.text, run.slug) for run in failed]
+    # A page names files only: the folders of this machine are nobody's business.
+    unread = [
+        UnreadTrace(run.source.name, run.text.replace(str(run.source), run.source.name), run.slug) for run in failed
+    ]
     choices_path = f"assets/{hashed_name('runs.js', choices)}"
     return {
         choices_path: choices,

@@ -200,10 +200,11 @@ def wrong_file(path: Path, content: bytes) -> Path:
 def test_a_wrong_file_is_refused_in_one_sentence(
     tmp_path: Path, content: bytes, error: type[TraceError], words: str
 ) -> None:
+    path = wrong_file(tmp_path / "run.cbt", content)
     with pytest.raises(error, match=words) as caught:
-        open_trace(wrong_file(tmp_path / "run.cbt", content))
+        open_trace(path)
     assert "\n" not in str(caught.value)
-    assert str(caught.value).startswith("run.cbt")
+    assert str(caught.value).startswith(f"{path} ")
 
 
 def test_a_newer_version_is_refused_before_anything_else_is_read(tmp_path: Path) -> None:
@@ -213,6 +214,13 @@ def test_a_newer_version_is_refused_before_anything_else_is_read(tmp_path: Path)
     assert (caught.value.found, caught.value.supported) == (FORMAT_VERSION + 40, FORMAT_VERSION)
     assert f"version {FORMAT_VERSION + 40}" in str(caught.value)
     assert f"1 to {FORMAT_VERSION}" in str(caught.value)
+
+
+def test_a_version_that_never_was_is_not_called_new(tmp_path: Path) -> None:
+    with pytest.raises(TraceVersionError) as caught:
+        open_trace(wrong_file(tmp_path / "run.cbt", preamble(0)))
+    assert caught.value.slug == "trace-version-unknown"
+    assert "newer" not in str(caught.value)
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ class ZstdFile(io.RawIOBase):
         self._at += len(data)
         if self._at > self._limit:
             raise TraceError(
-                f"{self._path.name} grows to more than {_LARGEST_RATIO} times its size, which no trace does: "
+                f"{self._path} grows to more than {_LARGEST_RATIO} times its size, which no trace does: "
                 "do not trust it.",
                 slug="zstd-bomb",
             )
@@ -81,7 +81,7 @@ def _library(path: Path) -> Any:
         import zstandard
     except ImportError as error:
         raise TraceError(
-            f"{path.name} is compressed, and the package to read it with is not installed: "
+            f"{path} is compressed, and the package to read it with is not installed: "
             "run pip install 'cbtrace[zstd]', or decompress it with zstd -d.",
             slug="zstd-missing",
         ) from error

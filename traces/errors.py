@@ -95,7 +95,7 @@ class EmptyTraceError(TraceError):
 
 
 class TraceVersionError(TraceError):
-    """The trace was written in a format that is newer than this reader, or that never existed.
+    """The trace names a format version that is newer than this reader, or that never existed.
 
     Attributes:
         found: the version of the file.
@@ -107,10 +107,17 @@ class TraceVersionError(TraceError):
     def __init__(self, name: str, found: int, supported: int = FORMAT_VERSION) -> None:
         self.found = found
         self.supported = supported
-        super().__init__(
-            f"{name} is a trace of format version {found}, and this cbtrace reads versions 1 to {supported}: "
-            "install a newer cbtrace to read it."
-        )
+        if found > supported:
+            super().__init__(
+                f"{name} is a trace of format version {found}, and this cbtrace reads versions 1 to {supported}: "
+                "install a newer cbtrace to read it."
+            )
+        else:
+            super().__init__(
+                f"{name} names format version {found}, which no cbtrace ever wrote, and this one reads versions 1 to "
+                f"{supported}: ask for the file again where it came from.",
+                slug="trace-version-unknown",
+            )
 
 
 class TraceExistsError(TraceError):
@@ -166,6 +173,12 @@ declare(
     Severity.BROKEN,
     "The trace was written by a newer cbtrace, in a format version that this one does not know.",
     "Install a newer cbtrace, as the message says.",
+)
+declare(
+    "trace-version-unknown",
+    Severity.BROKEN,
+    "The file starts as a trace does, and names a format version that never existed.",
+    "Ask for the file again where it came from: another program wrote it, or changed it.",
 )
 declare(
     "trace-exists",

@@ -208,7 +208,7 @@ def open_trace(path: str | os.PathLike[str]) -> Trace:
             file.seek(offset)
             return _read(path, file, FrameScanner(file.read, offset), version, damaged)
     except OSError as error:
-        raise TraceError(f"{path.name} cannot be read to its end ({error.strerror}): copy it and try again.") from error
+        raise TraceError(f"{path} cannot be read to its end ({error.strerror}): copy it and try again.") from error
 
 
 def open_bytes(path: Path) -> BinaryIO | ZstdFile:
@@ -221,9 +221,9 @@ def open_bytes(path: Path) -> BinaryIO | ZstdFile:
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
-            raise TraceNotFoundError(f"{path.name} is a folder: name one trace in it, a file that ends in .cbt.")
+            raise TraceNotFoundError(f"{path} is a folder: name one trace in it, a file that ends in .cbt.")
         if not stat.S_ISREG(mode):
-            raise TraceNotFoundError(f"{path.name} is not a regular file: name a trace on disk.")
+            raise TraceNotFoundError(f"{path} is not a regular file: name a trace on disk.")
         file = path.open("rb")
         if file.read(len(ZSTD_MAGIC)) == ZSTD_MAGIC:
             file.close()
@@ -231,30 +231,30 @@ def open_bytes(path: Path) -> BinaryIO | ZstdFile:
         file.seek(0)
         return file
     except FileNotFoundError as error:
-        raise TraceNotFoundError(f"There is no trace {path.name} here: check the path.") from error
+        raise TraceNotFoundError(f"There is no trace {path}: check the path.") from error
     except OSError as error:
         reason = (error.strerror or "it cannot be opened").lower()
-        raise TraceNotFoundError(f"{path.name} cannot be read ({reason}): check its permissions.") from error
+        raise TraceNotFoundError(f"{path} cannot be read ({reason}): check its permissions.") from error
 
 
 def _version(path: Path, start: bytes, file: BinaryIO | ZstdFile) -> int:
     """The format version of a file, before anything else in it is looked at."""
     if isinstance(file, ZstdFile) and file.broken:
-        raise TraceError(f"{path.name} is compressed with zstd and cannot be decompressed: decompress it with zstd -d.")
+        raise TraceError(f"{path} is compressed with zstd and cannot be decompressed: decompress it with zstd -d.")
     if not start or (len(start) < PREAMBLE_BYTES and preamble().startswith(start)):
         raise EmptyTraceError(
-            f"{path.name} is empty: recording ended before anything was written; record the run again."
+            f"{path} is empty: recording ended before anything was written; record the run again."
         )
     version = read_preamble(start)
     if version is not None:
         if not 1 <= version <= FORMAT_VERSION:
-            raise TraceVersionError(path.name, version)
+            raise TraceVersionError(str(path), version)
         return version
     nearest = nearest_version(start)
     if nearest is not None:
         return nearest
     if not start.startswith(MAGIC) and not _holds_a_frame(file):
-        raise NotATraceError(f"{path.name} is not a trace: name a file that cbtrace recorded (.cbt).")
+        raise NotATraceError(f"{path} is not a trace: name a file that cbtrace recorded (.cbt).")
     return FORMAT_VERSION
 
 
@@ -300,8 +300,8 @@ def _read(path: Path, file: BinaryIO | ZstdFile, scanner: FrameScanner, version:
         intake.breach()
     if not intake.frames:
         if not ranges and not unreadable:
-            raise EmptyTraceError(f"{path.name} holds no frames: recording ended at once; record the run again.")
-        raise TraceError(f"{path.name} starts as a trace does, but no frame in it is intact: record the run again.")
+            raise EmptyTraceError(f"{path} holds no frames: recording ended at once; record the run again.")
+        raise TraceError(f"{path} starts as a trace does, but no frame in it is intact: record the run again.")
 
     def losses(trace: Trace) -> Losses:
         return _losses(trace, intake, scanner.bytes_seen, tuple(ranges), damaged, unreadable)

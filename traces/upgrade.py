@@ -29,12 +29,12 @@ def upgrade_trace(source: str | os.PathLike[str], target: str | os.PathLike[str]
     trace = open_trace(source)
     if trace.format_version == FORMAT_VERSION:
         raise UsageError(
-            f"{source.name} is of format version {FORMAT_VERSION} already, the newest: there is nothing to upgrade.",
+            f"{source} is of format version {FORMAT_VERSION} already, the newest: there is nothing to upgrade.",
             slug="upgrade-newest",
         )
     if trace.recovery.status == "damaged":
         raise TraceError(
-            f"{source.name} is damaged, and an upgrade would hide that: keep it as it is, it stays readable.",
+            f"{source} is damaged, and an upgrade would hide that: keep it as it is, it stays readable.",
             slug="upgrade-damaged",
         )
     TraceWriter.check_target(target, overwrite=overwrite)

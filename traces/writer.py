@@ -87,6 +87,11 @@ class TraceWriter:
             _check_replaceable(path, overwrite)
 
     @property
+    def is_ring(self) -> bool:
+        """Whether old steps are given up at the limit."""
+        return self._ring is not None
+
+    @property
     def wants_roster(self) -> bool:
         """Whether a ring has gone so far without a roster that it might find none to start anew at."""
         return self._ring is not None and self._ring.wants_roster
@@ -207,7 +212,7 @@ class TraceWriter:
                 raise self._rewrite_error
         room = limit if isinstance(frame, Footer) else limit - _FOOTER_ROOM
         if self.bytes_written + size > room:
-            raise TraceFullError(self.path.name, limit)
+            raise TraceFullError(str(self.path), limit)
 
     def _start_rewriting(self, ring: RingMemory) -> None:
         if self._rewriting or self._rewrite_error is not None:
@@ -270,10 +275,10 @@ def _create(path: Path, overwrite: bool) -> int:
 
 def _check_replaceable(path: Path, overwrite: bool) -> None:
     if not stat.S_ISREG(path.lstat().st_mode):
-        raise TraceExistsError(f"{path.name} exists and is not a regular file: choose another name for the trace.")
+        raise TraceExistsError(f"{path} exists and is not a regular file: choose another name for the trace.")
     with path.open("rb") as file:
         start = file.read(PREAMBLE_BYTES)
     if start and not start.startswith(MAGIC) and read_preamble(start) is None:
-        raise TraceExistsError(f"{path.name} exists and is not a trace: choose another name for the trace.")
+        raise TraceExistsError(f"{path} exists and is not a trace: choose another name for the trace.")
     if not overwrite:
-        raise TraceExistsError(f"{path.name} exists already: choose another name, or allow overwriting it.")
+        raise TraceExistsError(f"{path} exists already: choose another name, or allow overwriting it.")

@@ -19,7 +19,7 @@ def new_file(path: Path, *, overwrite: bool = False) -> Iterator[TextIO]:
         OSError: it cannot be written.
     """
     if path.exists() and not overwrite:
-        raise TraceExistsError(f"{path.name} exists already: choose another name, or allow overwriting it.")
+        raise TraceExistsError(f"{path} exists already: choose another name, or allow overwriting it.")
     aside = path.with_name(f".{path.name}.part")
     try:
         with aside.open("w", encoding="utf-8") as file:

@@ -82,10 +82,10 @@ def write_tables(
 
 def _check(folder: Path, targets: list[Path], overwrite: bool) -> None:
     if folder.exists() and not folder.is_dir():
-        raise TraceExistsError(f"{folder.name} exists and is not a folder: name another one for the tables.")
+        raise TraceExistsError(f"{folder} exists and is not a folder: name another one for the tables.")
     for target in targets:
         if target.exists() and not overwrite:
-            raise TraceExistsError(f"{target.name} exists in {folder.name} already: name another folder, or overwrite.")
+            raise TraceExistsError(f"{target} exists already: name another folder, or overwrite.")
 
 
 def _write(polars: Any, trace: Trace, name: str, path: Path, kind: str) -> None:
