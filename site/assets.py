@@ -10,6 +10,7 @@ from importlib.resources import files
 
 from cbtrace.site.charts.specs import chart_specs
 from cbtrace.site.pages.chrome import Chrome
+from cbtrace.site.pages.compare import SCRIPTS as COMPARE_SCRIPTS
 from cbtrace.site.render import data_script
 from cbtrace.site.words import Words
 
@@ -28,8 +29,8 @@ ASSETS = (
     "steps.js",
     "index.js",
     "experiment.js",
-    "comparison.js",
-    "compare.js",
+    "compare.css",
+    *COMPARE_SCRIPTS,
 )
 VEGA = "vendor/vega.js"
 SPECS = "specs.js"

@@ -11,10 +11,9 @@ import pytest
 from playwright.sync_api import Browser
 
 from cbtrace.site.build import BuildReport, build_site
-from cbtrace.traces import TraceWriter
 from pages import Visit, chromium, visit
 from site_runs import HOSTILE, busy_run, troubled_run
-from trace_builder import engine, eventful, header
+from trace_builder import eventful
 
 
 @pytest.fixture(scope="module")
@@ -65,108 +64,6 @@ def test_every_page_is_silent_and_every_chart_drawn(browser: Browser, site: Buil
                 assert ink(seen, "[data-chart] canvas") > 0.05
             seen.page.wait_for_timeout(50)
             assert seen.troubles == [], path
-
-
-def test_the_compare_page_answers_for_two_chosen_runs(browser: Browser, site: BuildReport) -> None:
-    a, b = slug(site, "baseline"), slug(site, "slower")
-    with visit(browser) as seen:
-        seen.goto(site.out / "compare.html")
-        assert "Choose two runs" in seen.text("[data-comparison]")
-        seen.page.select_option("select[name=a]", a)
-        seen.page.select_option("select[name=b]", b)
-        seen.page.wait_for_selector(f'[data-shown="{a} {b}"]')
-        seen.page.wait_for_selector("#distribution-ttft_ms canvas")
-        row = '[data-metric="token_gap_ms"][data-statistic="p50"]'
-        assert float(seen.page.get_attribute(f"{row} [data-change]", "data-change") or "") == pytest.approx(0.1)
-        assert "slower" in seen.text(row)
-        assert "+10 %" in seen.text(row)
-        assert "cannot tell from one run each" in seen.text(row)
-        throughput = seen.text('[data-metric="throughput_generated_tps"]')
-        assert "slower" in throughput
-        assert "\N{MINUS SIGN}9" in throughput
-        assert "Same conditions, same settings" in seen.text("#verdict")
-        assert "12 requests are paired" in seen.text("#pairs")
-        for chart in seen.page.query_selector_all(".chart"):
-            chart.wait_for_selector("canvas")
-        assert ink(seen, "#distribution-e2e_ms canvas") > 0.02
-        assert seen.troubles == []
-
-
-def test_swapping_flips_every_sign_and_word(browser: Browser, site: BuildReport) -> None:
-    a, b = slug(site, "baseline"), slug(site, "slower")
-    read = """Array.from(document.querySelectorAll("tr[data-metric]"), (row) =>
-      [row.dataset.metric, row.dataset.statistic, row.cells[4].dataset.change ?? null, row.cells[6].textContent])"""
-    with visit(browser) as seen:
-        seen.goto(site.out / "compare.html", f"#a={a}&b={b}")
-        seen.page.wait_for_selector(f'[data-shown="{a} {b}"]')
-        before = seen.ask(read)
-        seen.page.keyboard.press("s")
-        seen.page.wait_for_selector(f'[data-shown="{b} {a}"]')
-        after = seen.ask(read)
-        assert f"a={b}&b={a}" in seen.page.url
-        opposite = {"faster": "slower", "slower": "faster", "fewer": "more", "more": "fewer", "less": "more"}
-        flipped = 0
-        for (metric, statistic, change, word), now in zip(before, after, strict=True):
-            assert now[:2] == [metric, statistic]
-            if change is None:
-                assert now[2] is None
-                continue
-            assert float(now[2]) == -float(change)
-            if float(change):
-                flipped += 1
-                assert now[3].split(",")[0] in (opposite[word.split(",")[0]], "less")
-        assert flipped > 10
-        seen.page.go_back()
-        seen.page.wait_for_selector(f'[data-shown="{a} {b}"]')
-        seen.page.reload()
-        seen.page.wait_for_selector(f'[data-shown="{a} {b}"]')
-        assert seen.troubles == []
-
-
-def test_a_run_compared_with_itself_has_no_difference(browser: Browser, site: BuildReport) -> None:
-    a = slug(site, "baseline")
-    with visit(browser) as seen:
-        seen.goto(site.out / "compare.html", f"#a={a}&b={a}")
-        seen.page.wait_for_selector(f'[data-shown="{a} {a}"]')
-        assert "A and B are the same run" in seen.text("#verdict")
-        changes = seen.ask(
-            'Array.from(document.querySelectorAll("[data-change]"), (cell) => Number(cell.dataset.change))'
-        )
-        assert set(changes) == {0}
-        assert "cannot tell" not in seen.text("#changes table")
-
-
-def test_a_link_to_a_run_that_is_not_there_says_so(browser: Browser, site: BuildReport) -> None:
-    with visit(browser) as seen:
-        seen.goto(site.out / "compare.html", "#a=no-such-run&b=<img src=x>")
-        assert "names a run that is not on this site: no-such-run" in seen.text("[data-comparison]")
-        assert seen.troubles == []
-
-
-def test_conditions_that_differ_are_named(browser: Browser, tmp_path: Path) -> None:
-    for name, torch, blocks, margin in (("a", "2.13.0", 64, 0.15), ("b", "2.14.0", 96, 0.0), ("c", "2.13.0", 96, 0.0)):
-        recorded, made = header(name), engine()
-        recorded.fingerprint["software.torch"] = torch
-        made.requested |= {"num_blocks": blocks}
-        made.resolved |= {"num_blocks": blocks, "safety_margin": margin}
-        writer = TraceWriter(tmp_path / f"{name}.cbt")
-        writer.write(recorded)
-        writer.write(made)
-        writer.close()
-    site = build_site(sorted(tmp_path.glob("*.cbt")), tmp_path / "site")
-    a, b, c = (slug(site, name) for name in "abc")
-    with visit(browser) as seen:
-        seen.goto(site.out / "compare.html", f"#a={a}&b={b}")
-        seen.page.wait_for_selector(f'[data-shown="{a} {b}"]')
-        assert "Unlike runs: software.torch" in seen.text("#verdict")
-        assert "1 conditions are unknown" in seen.text("#verdict")  # gpu.name, in both
-        seen.page.select_option("select[name=b]", c)
-        seen.page.wait_for_selector(f'[data-shown="{a} {c}"]')
-        assert "One setting was changed (num_blocks)" in seen.text("#verdict")
-        assert "safety_margin" in seen.text("#verdict")
-        seen.page.select_option("select[name=a]", b)
-        seen.page.wait_for_selector(f'[data-shown="{b} {c}"]')
-        assert "Unlike runs" in seen.text("#verdict")
 
 
 def test_without_javascript_the_numbers_are_there(browser: Browser, site: BuildReport) -> None:

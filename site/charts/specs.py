@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from cbtrace.site.charts.comparison import difference_spec, distribution_spec, pairs_spec
+from cbtrace.site.charts.comparison import comparison_specs
 from cbtrace.site.charts.experiment import experiment_specs
 from cbtrace.site.words import Words
 
@@ -13,9 +13,4 @@ from cbtrace.site.words import Words
 @lru_cache
 def chart_specs(words: Words) -> dict[str, Any]:
     """Each specification, made and validated once; the runs bring the data. Not to be changed."""
-    return {
-        "distribution": distribution_spec(words),
-        "difference": difference_spec(words),
-        "pairs": pairs_spec(words),
-        **experiment_specs(),
-    }
+    return comparison_specs(words) | experiment_specs()

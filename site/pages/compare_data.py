@@ -7,6 +7,7 @@ This is a run's *side*: plain data, loaded by the compare page for every chosen 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -14,17 +15,20 @@ import numpy as np
 from cbtrace.site import formats
 from cbtrace.site.analysis.attribution import Cuts, GapCuts, TtftCuts
 from cbtrace.site.analysis.bands import Band, bands
-from cbtrace.site.analysis.catalogue import GROUPS, LATENCIES, STATISTICS, Metric, value_of
-from cbtrace.site.analysis.conditions import conditions, settings
+from cbtrace.site.analysis.catalogue import GROUPS, LATENCIES, METRICS, Metric
+from cbtrace.site.analysis.comparability import comparability_rules
+from cbtrace.site.analysis.comparison import MEMORY, measured_run
 from cbtrace.site.analysis.distribution import CURVE_PROBABILITIES, curve
 from cbtrace.site.analysis.kv import KvBudget
 from cbtrace.site.analysis.latency import latencies
-from cbtrace.site.analysis.memory_budget import memory_budget
+from cbtrace.site.analysis.memory_budget import STAGES, memory_budget
 from cbtrace.site.analysis.pieces import PIECES
+from cbtrace.site.analysis.run_values import DIRECTION_WORDS, HEADLINE_KEYS, RUN_VALUES
+from cbtrace.site.analysis.student import student_table
 from cbtrace.site.analysis.summary import RunSummary
-from cbtrace.site.pages.labels import health, run_name
+from cbtrace.site.pages.labels import run_name
 from cbtrace.site.pages.run import model_label
-from cbtrace.site.plain_text import distinct, plain
+from cbtrace.site.plain_text import plain
 from cbtrace.site.words import Words
 from cbtrace.traces.reader import Trace
 from cbtrace.traces.schema import EndReason, EventKind
@@ -43,6 +47,32 @@ HAPPENED = {
 }
 """Events that are counted side by side."""
 
+MEMORY_TERMS = (
+    *(name for name, _, _ in STAGES),
+    "activations",
+    "allocator_slack",
+    "outside_allocator",
+    "free",
+    "unattributed",
+)
+"""Measured parts of the GPU's memory, in the order of the run's page."""
+
+COUNTS = (
+    "requests.failed",
+    "requests.cancelled",
+    "requests.running",
+    "prompt_tokens_recomputed",
+    "wasted_tokens",
+)
+"""Metrics that stand beside the events."""
+EFFECTS = (
+    *(f"{metric.id}.{statistic}" for metric in LATENCIES for statistic in ("p50", "p95", "p99")),
+    "throughput_generated_tps",
+    "throughput_prompt_tps",
+    "peak_memory_bytes",
+)
+"""Values whose change is drawn in per cent."""
+
 KV_AMOUNTS = (
     "capacity_bytes",
     "peak_used_bytes",
@@ -58,20 +88,17 @@ _ARRAYS = {"ttft_ms": "ttft", "token_gap_ms": "gaps", "tpot_ms": "tpot", "e2e_ms
 
 def compare_data(trace: Trace, summary: RunSummary, cuts: Cuts, slug: str) -> dict[str, Any]:
     """One run's side of any comparison."""
-    engine = trace.engines[-1] if trace.engines else None
+    run = measured_run(trace, summary)
+    said = asdict(run.conditions)
+    said["recorded_us"] = said.pop("recorded_ns") // 1000  # a whole number that a script can hold exactly
     arrays = latencies(trace.requests, trace.tokens)
-    return {
+    return said | {
         "slug": slug,
         "name": plain(run_name(trace, summary), 200),
         "model": plain(model_label(trace), 200),
         "recorded": formats.instant(summary.recorded_ns),
-        "predicted": summary.predicted,
-        "health": health(trace),
-        "values": {metric.id: _values(summary, metric) for group in GROUPS for metric in group.metrics},
-        "peak_memory_scope": summary.peak_memory_scope,
-        "requested": {plain(s.name, 80): _text(s.requested) for s in settings(engine)} if engine else {},
-        "resolved": {plain(s.name, 80): _text(s.resolved) for s in settings(engine)} if engine else {},
-        "conditions": {plain(fact.name, 80): _text(fact.value) for fact in conditions(trace.header, engine)},
+        "values": dict(run.values),
+        "memory_scope": run.memory_scope,
         "curves": {metric.id: _rounded(curve(getattr(arrays, _ARRAYS[metric.id]))) for metric in LATENCIES},
         "cuts": {"ttft": _cut(cuts.ttft), "gap": _cut(cuts.gaps)},
         "kv": _kv(summary.kv),
@@ -79,16 +106,6 @@ def compare_data(trace: Trace, summary: RunSummary, cuts: Cuts, slug: str) -> di
         "happened": _happened(trace),
         "failures": _failures(trace),
     }
-
-
-def _values(summary: RunSummary, metric: Metric) -> dict[str, float | None]:
-    if not metric.distribution:
-        return {"value": value_of(summary, metric)}
-    return {name: value_of(summary, metric, name) for name in (*STATISTICS, "n")}
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else distinct(formats.fact(value), 200)
 
 
 def _rounded(values: list[float]) -> list[float]:
@@ -156,28 +173,55 @@ def _failures(trace: Trace) -> dict[str, int]:
 
 
 def catalogue_data(words: Words) -> dict[str, Any]:
-    """The metrics that the compare page lists, and its texts."""
+    """The metrics that the compare page lists, the rules by which it compares, and its texts."""
     return {
-        "groups": [
-            {
-                "label": words(f"group.{group.id}"),
-                "metrics": [
-                    {
-                        "id": metric.id,
-                        "label": words(f"metric.{metric.id}.label"),
-                        "unit": metric.unit,
-                        "better": metric.better,
-                        "change": metric.change,
-                        "statistics": list(STATISTICS) if metric.distribution else [],
-                    }
-                    for metric in group.metrics
-                ],
-            }
-            for group in GROUPS
-        ],
-        "latencies": [metric.id for metric in LATENCIES],
+        "rules": comparison_rules(words),
+        "effects": list(EFFECTS),
+        "latencies": [_metric(metric, words) for metric in LATENCIES],
+        "counts": [_metric(METRICS[name], words) for name in COUNTS],
         "probabilities": list(CURVE_PROBABILITIES),
         "pieces": list(PIECES),
-        "piece_labels": {piece: words(f"piece.{piece}") for piece in PIECES},
-        "words": {key.removeprefix("compare.js."): text for key, text in words.starting("compare.js.").items()},
+        "events": list(HAPPENED),
+        "kv": list(KV_AMOUNTS),
+        "memory": list(MEMORY_TERMS),
+        "labels": {
+            "piece": {piece: words(f"piece.{piece}") for piece in PIECES},
+            "event": {name: words(f"event.{kind.name}") for name, kind in HAPPENED.items()},
+            "kv": {name: words(f"kv.row.{name.removesuffix('_bytes')}") for name in KV_AMOUNTS},
+            "memory": _tails(words.starting("memory.")),
+            "predicted": _tails(words.starting("predicted.")),
+        },
+        "words": _tails(words.starting("compare.js.")),
     }
+
+
+def comparison_rules(words: Words) -> dict[str, Any]:
+    """What the browser needs to compare as :mod:`~cbtrace.site.analysis.comparison` does."""
+    groups = {metric.id: words(f"group.{group.id}") for group in GROUPS for metric in group.metrics}
+    values = [
+        _metric(value.metric, words) | {"key": key, "statistic": value.statistic, "group": groups[value.metric.id]}
+        for key, value in RUN_VALUES.items()
+    ]
+    return {
+        "comparability": comparability_rules(),
+        "directions": {kind: list(pair) for kind, pair in DIRECTION_WORDS.items()},
+        "values": values,
+        "headline": list(HEADLINE_KEYS),
+        "memory": MEMORY,
+        "student": student_table(),
+    }
+
+
+def _metric(metric: Metric, words: Words) -> dict[str, Any]:
+    return {
+        "metric": metric.id,
+        "label": words(f"metric.{metric.id}.label"),
+        "unit": metric.unit,
+        "better": metric.better,
+        "change": metric.change,
+    }
+
+
+def _tails(texts: dict[str, str]) -> dict[str, str]:
+    """Texts by the last part of their keys."""
+    return {key.rpartition(".")[2]: text for key, text in texts.items()}

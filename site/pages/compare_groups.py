@@ -6,6 +6,7 @@ import hashlib
 from typing import Any
 
 from cbtrace.site import formats
+from cbtrace.site.analysis.comparability import CATEGORIES, NO_CONDITION
 from cbtrace.site.analysis.summary import RunSummary
 from cbtrace.site.pages.labels import run_name
 from cbtrace.site.plain_text import plain
@@ -34,25 +35,26 @@ def _label(trace: Trace, summary: RunSummary) -> str:
 def _group(trace: Trace, side: dict[str, Any]) -> tuple[str | None, str]:
     """What repeats of a run share, as a short name, and what they are called together.
 
-    Repeats are runs of the same variant of the same experiment, or runs whose fingerprint, settings and requests are
-    all the same. A predicted run repeats nothing.
+    Repeats are runs of the same variant of the same experiment, or runs that were asked for the same settings under the
+    same conditions and were sent the same requests. A predicted run repeats nothing, nor does one whose requests are
+    not known.
     """
-    tags = trace.header.tags
-    experiment, variant = tags.get("experiment", "").strip(), tags.get("variant", "").strip()
+    experiment, variant = (trace.header.tags.get(name, "").strip() for name in ("experiment", "variant"))
     if side["predicted"]:
         return None, ""
     if experiment and variant:
         return _digest(["experiment", experiment, variant]), f"{plain(experiment, 60)}: {plain(variant, 60)}"
-    alike = [side[name] for name in ("requested", "resolved", "conditions")]
-    return _digest(["alike", *alike, _sent(trace)]), side["name"]
+    conditions = {name: value for name, value in side["conditions"].items() if _counts(name)}
+    if conditions.get("workload.digest") is None and conditions.get("requests.sent") is None:
+        return None, ""
+    tags = {name: value for name, value in side["tags"].items() if name != "repeat"}
+    return _digest(["alike", side["requested"], conditions, tags]), side["name"]
 
 
-def _sent(trace: Trace) -> list[list[Any]]:
-    """The requests that were sent, whatever their order."""
-    requests = trace.requests
-    prompts = (digest.hex() for digest in requests.prompt_hash)
-    sizes = (column.tolist() for column in (requests.prompt_tokens, requests.max_new_tokens))
-    return sorted([prompt, *size] for prompt, *size in zip(prompts, *sizes, strict=True))
+def _counts(name: str) -> bool:
+    """Whether a condition must be the same in repeats."""
+    category = next((category for start, category in CATEGORIES if name.startswith(start)), "")
+    return category not in NO_CONDITION
 
 
 def _digest(parts: list[Any]) -> str:

@@ -1,121 +1,76 @@
-// What two runs differ by: pure functions over the data of two runs. A is the baseline; a change is B less A.
+// B against A: what differs, every number judged under that, and one word on the whole. Says the same as
+// site/analysis/comparison.py; a test runs both over many runs. A is the baseline; a change is B less A.
 (function () {
   "use strict";
 
-  // How a change of each kind is called: when B is smaller, when B is larger.
-  const WORDS = { time: ["faster", "slower"], rate: ["slower", "faster"], count: ["fewer", "more"], amount: ["less", "more"] };
+  const { judge, asSameSettings, LEVEL, HEADLINE_LEVEL } = cbtrace.noise;
 
-  // One change, or null when a side is unknown. `judgement` is "good", "bad" or "" where no direction is better.
-  function change(a, b, kind, better) {
-    if (a === null || b === null || a === undefined || b === undefined) return null;
-    const difference = b - a;
-    if (difference === 0) return { difference, share: 0, word: "equal", judgement: "" };
-    const word = WORDS[kind][difference > 0 ? 1 : 0];
-    const wanted = better === "neither" ? 0 : better === "higher" ? 1 : -1;
-    const judgement = wanted === 0 ? "" : Math.sign(difference) === wanted ? "good" : "bad";
-    return { difference, share: a === 0 ? null : difference / Math.abs(a), word, judgement };
+  // What B is where its value is A's plus `difference`, for a kind of change.
+  function direction(rules, kind, difference) {
+    return difference === 0 ? "equal" : rules.directions[kind][difference > 0 ? 1 : 0];
   }
 
-  function names(left, right) {
-    return Array.from(new Set([...Object.keys(left), ...Object.keys(right)])).sort();
+  // The number of each run of both sides; unknown where peak memory is not of one scope.
+  function valuesOf(key, a, b, rules) {
+    const scopes = new Set([...a, ...b].map((run) => run.memory_scope).filter(Boolean));
+    const apart = key === rules.memory && scopes.size > 1;
+    const value = (run) => (apart || run.values[key] === undefined ? null : run.values[key]);
+    return [a.map(value), b.map(value)];
   }
 
-  // Facts of both runs: [{name, a, b, state}] with state "same", "differs" or "unknown".
-  function facts(left, right) {
-    return names(left, right).map((name) => {
-      const a = name in left ? left[name] : null;
-      const b = name in right ? right[name] : null;
-      const state = a === null || b === null ? "unknown" : a === b ? "same" : "differs";
-      return { name, a, b, state };
-    });
+  // What a difference means, given what the sides differ by.
+  function judgeUnder(comparability, judged) {
+    if (comparability.kind === "same") return asSameSettings(judged);
+    if (["mixed", "predicted"].includes(comparability.kind)) return { ...judged, word: "cannot_tell", why: comparability.kind };
+    if (!comparability.same_work && ["better", "worse"].includes(judged.word)) return { ...judged, word: "changed" };
+    return judged;
   }
 
-  // Settings that differ. A requested setting and what the engine made of it are one change; a resolved value that
-  // differs without having been asked for is a change as well.
-  function settingChanges(a, b) {
-    const requested = facts(a.requested, b.requested).filter((fact) => fact.state === "differs");
-    const resolved = facts(a.resolved, b.resolved).filter((fact) => fact.state === "differs");
-    const asked = new Set(requested.map((fact) => fact.name));
-    const effective = new Set(resolved.map((fact) => fact.name));
-    return {
-      requested,
-      resolved,
-      changed: requested.map((fact) => fact.name).filter((name) => effective.has(name) || !(name in a.resolved)),
-      followed: resolved.map((fact) => fact.name).filter((name) => !asked.has(name)),
-    };
+  function compared(value, a, b, comparability, level, rules) {
+    const [left, right] = valuesOf(value.key, a, b, rules);
+    const judgement = judgeUnder(comparability, judge(left, right, value.better, level, rules.student));
+    const word = judgement.difference === null ? "" : direction(rules, value.change, judgement.difference);
+    return { ...value, a: left, b: right, judgement, direction: word };
   }
 
-  // Whether the runs can be compared, and why not.
-  function verdict(a, b) {
-    const conditions = facts(a.conditions, b.conditions);
-    const settings = settingChanges(a, b);
-    const differs = conditions.filter((fact) => fact.state === "differs").map((fact) => fact.name);
-    const unknown = conditions.filter((fact) => fact.state === "unknown").map((fact) => fact.name);
-    let kind = "same";
-    if (differs.length) kind = "unlike";
-    else if (settings.changed.length + settings.followed.length > 1) kind = settings.changed.length === 1 ? "resolved" : "several";
-    else if (settings.changed.length + settings.followed.length === 1) kind = "one";
-    return {
-      kind,
-      conditions,
-      settings,
-      differs,
-      unknown,
-      predicted: a.predicted || b.predicted,
-      incomplete: [a.health, b.health].some((health) => health === "damaged" || health === "incomplete"),
-    };
+  // Share of the requests of a side that failed or had not ended, over all of its runs.
+  function unanswered(side) {
+    const count = (endings) => endings.flatMap((ending) => side.map((run) => run.values[`requests.${ending}`] || 0)).reduce((x, y) => x + y, 0);
+    const total = count(["finished", "failed", "cancelled", "running"]);
+    return total ? count(["failed", "running"]) / total : 0;
   }
 
-  // All changes of the metrics in `groups`, group by group.
-  function deltas(a, b, groups) {
-    return groups.map((group) => ({
-      label: group.label,
-      rows: group.metrics.flatMap((metric) =>
-        (metric.statistics.length ? metric.statistics : ["value"]).map((statistic) => {
-          const left = a.values[metric.id][statistic];
-          const right = b.values[metric.id][statistic];
-          return { metric, statistic, a: left, b: right, change: change(left, right, metric.change, metric.better) };
-        }),
-      ),
-    }));
+  function headline(values, comparability, moreUnanswered) {
+    const of = (word) => values.filter((value) => value.judgement.word === word).map((value) => value.key);
+    let [word, why] = headlineWord(values.map((value) => value.judgement), comparability);
+    // What was not answered is in no latency: the side that it makes look better is not.
+    if ((word === "better" && moreUnanswered > 0) || (word === "worse" && moreUnanswered < 0)) [word, why] = ["cannot_tell", "unanswered"];
+    return { word, why, better: of("better"), worse: of("worse"), changed: of("changed") };
   }
 
-  // Pairs of requests with the same prompt: the n-th of A with the n-th of B. Indices into the runs' lists.
-  function pairs(a, b) {
-    const waiting = new Map();
-    let unhashed = 0;
-    a.requests.prompt.forEach((hash, i) => {
-      if (hash === "") unhashed += 1;
-      else if (waiting.has(hash)) waiting.get(hash).push(i);
-      else waiting.set(hash, [i]);
-    });
-    const found = [];
-    let onlyB = 0;
-    b.requests.prompt.forEach((hash, j) => {
-      const queue = hash === "" ? undefined : waiting.get(hash);
-      if (hash === "") unhashed += 1;
-      else if (queue && queue.length) found.push([queue.shift(), j]);
-      else onlyB += 1;
-    });
-    const onlyA = Array.from(waiting.values()).reduce((sum, queue) => sum + queue.length, 0);
-    return { found, onlyA, onlyB, unhashed };
+  function headlineWord(judgements, { kind, same_work: sameWork }) {
+    const words = new Set(judgements.map((judged) => judged.word));
+    const told = judgements.filter((judged) => judged.why !== "unknown");
+    const reasons = new Set(told.map((judged) => judged.why));
+    if (kind === "mixed" || kind === "predicted") return ["cannot_tell", kind];
+    if (kind === "same") return ["within_noise", "same_settings"];
+    if (kind === "unlike" && !sameWork) return ["cannot_tell", "unlike"];
+    if (words.has("better") && words.has("worse")) return ["better_and_worse", "numbers"];
+    if (words.has("better")) return ["better", "numbers"];
+    if (words.has("worse")) return ["worse", "numbers"];
+    if (told.length && told.every((judged) => judged.word === "within_noise")) return ["within_noise", "numbers"];
+    if (reasons.size === 1 && reasons.has("one_run")) return ["cannot_tell", "one_run"];
+    return ["cannot_tell", reasons.size === 1 && reasons.has("few_runs") ? "few_runs" : "unclear"];
   }
 
-  // Changes of one latency over the pairs that have it on both sides, sorted.
-  function pairedChanges(a, b, found, metric) {
-    return found
-      .map(([i, j]) => [a.requests[metric][i], b.requests[metric][j]])
-      .filter(([x, y]) => x !== null && y !== null)
-      .map(([x, y]) => y - x)
-      .sort((x, y) => x - y);
+  // Compares B with A, each a list of runs. `rules` holds what Python sends along: the numbers, the words and the table.
+  function compare(a, b, rules) {
+    const comparability = cbtrace.compareConditions(a, b, rules.comparability);
+    const all = rules.values.map((value) => compared(value, a, b, comparability, LEVEL, rules));
+    const few = rules.values.filter((value) => rules.headline.includes(value.key));
+    few.sort((x, y) => rules.headline.indexOf(x.key) - rules.headline.indexOf(y.key));
+    return { comparability, values: all, headline: headline(few.map((value) => compared(value, a, b, comparability, HEADLINE_LEVEL, rules)), comparability, unanswered(b) - unanswered(a)) };
   }
 
-  // How many pairs generated the same tokens, of those whose outputs are known.
-  function outputs(a, b, found) {
-    const known = found.filter(([i, j]) => a.requests.output[i] !== "" && b.requests.output[j] !== "");
-    const same = known.filter(([i, j]) => a.requests.output[i] === b.requests.output[j]);
-    return { known: known.length, same: same.length, differ: known.length - same.length };
-  }
-
-  cbtrace.comparison = { change, facts, settingChanges, verdict, deltas, pairs, pairedChanges, outputs };
+  cbtrace.comparison = { compare, direction };
 })();
