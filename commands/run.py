@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from cbtrace.recorder.experiments.plan import Plan
+    from cbtrace.recorder.experiments.plan_spec import Plan
     from cbtrace.recorder.experiments.runner import Progress, Runner
     from cbtrace.traces.experiment import Experiment, VariantEntry
 
@@ -157,7 +157,7 @@ def _change(variant: VariantEntry) -> str:
 def _spans(plan: Plan, folder: Path) -> dict[str, float]:
     """Seconds from first to last arrival, by workload; those that need the model's tokenizer are left out."""
     from cbtrace.recorder.experiments.model_source import vocabulary_of
-    from cbtrace.recorder.experiments.plan import DEFAULT_WORKLOAD
+    from cbtrace.recorder.experiments.plan_spec import DEFAULT_WORKLOAD
     from cbtrace.recorder.experiments.workload import PromptsSpec, build_workload
 
     spans = {}

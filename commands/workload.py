@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from cbtrace.recorder.experiments.plan import Plan
+    from cbtrace.recorder.experiments.plan_spec import Plan
     from cbtrace.recorder.experiments.workload import Workload
 
 workload = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -58,7 +58,7 @@ def built_workload(plan: Plan, folder: Path, name: str) -> Workload:
     """Work out a workload of a plan. Needs Transformers only where the model's own files have to tell something."""
     from cbtrace.recorder.experiments.model_source import vocabulary_of
     from cbtrace.recorder.experiments.models import load_encoder, vocabulary_size
-    from cbtrace.recorder.experiments.plan import DEFAULT_WORKLOAD
+    from cbtrace.recorder.experiments.plan_spec import DEFAULT_WORKLOAD
     from cbtrace.recorder.experiments.workload import PromptsSpec, build_workload
     from cbtrace.traces.errors import UsageError
 

@@ -10,7 +10,7 @@ import pytest
 
 from cbtrace.recorder.experiments.model_source import ModelSource
 from cbtrace.recorder.experiments.models import generation_config, load_model
-from cbtrace.recorder.experiments.plan import Generation
+from cbtrace.recorder.experiments.plan_spec import Generation
 from cbtrace.recorder.experiments.settings import engine_config
 from cbtrace.recorder.experiments.templates import template_text
 from cbtrace.traces import open_trace
@@ -48,7 +48,7 @@ def test_an_experiment_runs_from_python(
 
 
 def test_every_key_of_a_plan_is_described() -> None:
-    from cbtrace.recorder.experiments import plan
+    from cbtrace.recorder.experiments import plan_spec as plan
 
     text = DOCS.read_text(encoding="utf-8")
     kinds = (plan.Plan, plan.ModelSource, plan.Generation, plan.Variant, plan.TimeLimits, plan.Slos)

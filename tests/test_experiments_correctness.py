@@ -12,7 +12,8 @@ from cbtrace.recorder.experiments.correctness import Answers, check_run, compare
 from cbtrace.recorder.experiments.estimate import estimate
 from cbtrace.recorder.experiments.failures import EngineDiedError, failure_kind
 from cbtrace.recorder.experiments.job import Report, differing_conditions
-from cbtrace.recorder.experiments.plan import TimeLimits, parse_plan
+from cbtrace.recorder.experiments.plan import parse_plan
+from cbtrace.recorder.experiments.plan_spec import TimeLimits
 from cbtrace.recorder.experiments.process import Watchdog
 from cbtrace.recorder.experiments.runner import new_experiment
 from cbtrace.recorder.experiments.spec_error import SpecError

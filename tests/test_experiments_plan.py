@@ -75,6 +75,15 @@ MISTAKES = [
         "seed cannot be pinned",
     ),
     ("static without size", CHANGE, 'kind = "static"', 24, "needs a batch_size"),
+    ("size without static", CHANGE, f"batch_size = 4\n{CHANGE}", 24, "batch_size is for static batching"),
+    ("rule without static", CHANGE, f'batch_by = "length"\n{CHANGE}', 24, "batch_by is for static batching"),
+    (
+        "static of a variant",
+        CHANGE,
+        'kind = "static"\nbatch_size = 4\nfrom = "max_batch_tokens=16"',
+        26,
+        "takes nothing over",
+    ),
     (
         "same name",
         CHANGE,

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from cbtrace.recorder.experiments.estimate import longest_s, remaining_s
-from cbtrace.recorder.experiments.plan import Plan, parse_plan
+from cbtrace.recorder.experiments.plan import parse_plan
 from cbtrace.recorder.experiments.runner import Progress, Runner, new_experiment
 from cbtrace.recorder.experiments.time_budget import TimeBudget, parse_duration
 from cbtrace.traces import open_trace
@@ -58,7 +58,7 @@ def variant(name: str, change: str, stage: int = 2) -> str:
 
 
 def run_plan(text: str, folder: Path, on_progress: Callable[[Progress], None] | None = None) -> Experiment:
-    read: Plan = parse_plan(text, folder.parent)
+    read = parse_plan(text, folder.parent)
     return Runner(read, folder.parent, folder, on_progress=on_progress).run()
 
 

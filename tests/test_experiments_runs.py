@@ -27,7 +27,7 @@ from cbtrace.recorder.experiments import (
 )
 from cbtrace.recorder.experiments.model_source import ModelSource
 from cbtrace.recorder.experiments.models import generation_config, load_model
-from cbtrace.recorder.experiments.plan import Generation
+from cbtrace.recorder.experiments.plan_spec import Generation
 from cbtrace.recorder.experiments.settings import engine_config
 from cbtrace.recorder.experiments.static_batches import BatchQueue
 from cbtrace.recorder.experiments.workload import PlannedRequest

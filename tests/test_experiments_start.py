@@ -11,7 +11,7 @@ import pytest
 from cbtrace.recorder.experiments import AtOnce, Fixed, Poisson, SyntheticSpec, Workload, build_workload, run_workload
 from cbtrace.recorder.experiments.model_source import ModelSource
 from cbtrace.recorder.experiments.models import generation_config, load_model
-from cbtrace.recorder.experiments.plan import Generation
+from cbtrace.recorder.experiments.plan_spec import Generation
 from cbtrace.recorder.experiments.settings import engine_config
 from cbtrace.recorder.experiments.warm_up import warm_up_engine, warm_up_settings
 from cbtrace.traces import open_trace

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from cbtrace.recorder.experiments.model_source import ModelSource
-from cbtrace.recorder.experiments.plan import Generation
+from cbtrace.recorder.experiments.plan_spec import Generation
 from cbtrace.recorder.experiments.static_batches import BatchBy
 from cbtrace.recorder.experiments.workload import WorkloadSpec
 from cbtrace.traces.experiment import FailureKind, SubmitLag

@@ -7,7 +7,7 @@ from typing import Any
 
 from cbtrace.recorder.errors import RecordError
 from cbtrace.recorder.experiments.model_source import ModelSource, Shape, folder_of, shape_of, vocabulary_of
-from cbtrace.recorder.experiments.plan import Generation
+from cbtrace.recorder.experiments.plan_spec import Generation
 from cbtrace.recorder.experiments.prompts import Encode
 from cbtrace.traces.errors import declare
 from cbtrace.traces.schema import Severity

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from cbtrace.recorder.experiments.job import Job, Report
-from cbtrace.recorder.experiments.plan import TimeLimits
+from cbtrace.recorder.experiments.plan_spec import TimeLimits
 from cbtrace.traces.experiment import FailureKind, SubmitLag
 from cbtrace.traces.schema import Facts
 

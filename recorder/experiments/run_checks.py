@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cbtrace.recorder.experiments.correctness import Answers, answers_of, check_run, compare_with
-from cbtrace.recorder.experiments.plan import Plan
+from cbtrace.recorder.experiments.plan_spec import Plan
 from cbtrace.recorder.experiments.stages import PlannedVariant
 from cbtrace.traces.experiment import Experiment, RunEntry
 from cbtrace.traces.reader import Trace, open_trace

@@ -20,7 +20,7 @@ import msgspec
 from cbtrace.recorder.experiments.estimate import LEFT, longest_s, remaining_s
 from cbtrace.recorder.experiments.experiment_folder import LOGS, RUNS, make_folder, readable, working_in
 from cbtrace.recorder.experiments.job import Job, Report
-from cbtrace.recorder.experiments.plan import BASELINE, Plan
+from cbtrace.recorder.experiments.plan_spec import BASELINE, Plan
 from cbtrace.recorder.experiments.process import Ending, RunProcess
 from cbtrace.recorder.experiments.run_checks import RunChecks
 from cbtrace.recorder.experiments.stages import (

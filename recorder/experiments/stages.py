@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from cbtrace.recorder.experiments.plan import BASELINE, DEFAULT_WORKLOAD, Plan, Variant, named_values
+from cbtrace.recorder.experiments.plan_spec import BASELINE, DEFAULT_WORKLOAD, Plan, Variant, named_values
 from cbtrace.recorder.experiments.settings import SettingValue, absolute, is_relative, resolved_value
 from cbtrace.recorder.experiments.spec_error import SpecError
 from cbtrace.recorder.experiments.static_batches import BatchBy
