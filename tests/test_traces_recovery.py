@@ -218,6 +218,32 @@ def test_whoever_was_in_a_slot_is_not_taken_for_its_next_occupant(tmp_path: Path
     assert trace.steps.members_known.tolist() == [True, True, False, False, False]
 
 
+def test_an_end_does_not_hide_that_an_admission_before_it_is_missing(tmp_path: Path) -> None:
+    """Whole frames are gone and no byte is damaged: only the next count of admissions tells, and it came late."""
+    build = TraceBuilder(tmp_path / "run.cbt")
+    old, other = build.submit(2, 30), build.submit(2, 30)
+    build.admit(old)
+    build.admit(other)
+    build.step({old: 2, other: 2})
+    build.step([old, other])
+    keep = len(build.frames)
+    build.finish(old)
+    new = build.submit(2, 30)
+    build.admit(new)
+    build.step({new: 2, other: 1})
+    lost = slice(keep, len(build.frames))
+    build.step([new, other])
+    build.finish(other)
+    build.step([new])
+    late = build.submit(2, 30)
+    build.admit(late)
+    build.step({late: 2, new: 1})
+    build.close()
+    trace = read(tmp_path / "lost.cbt", assemble(build.frames[: lost.start] + build.frames[lost.stop :]))
+    claims_only_what_is_true(trace, build)
+    assert trace.recovery.admissions_lost == 1
+
+
 def test_tokens_behind_a_gap_are_numbered_from_the_end(tmp_path: Path) -> None:
     build = TraceBuilder(tmp_path / "run.cbt")
     ends, runs = build.submit(2, 6), build.submit(2, 99)

@@ -64,8 +64,9 @@ class _Ledger:
     breach: int | None = None
     """Bytes were lost from this step on, and no admission since has told whether one was among them."""
     unsettled: list[tuple[_Stay, int]] = field(default_factory=list)
-    """Stays that ended since the breach, and when: in doubt as long as it is not settled."""
-    last: int = 0
+    """Stays that ended since admissions were last counted, and when: in doubt when the next count misses some."""
+    counted: int = 0
+    """The step at which admissions were last counted: those that are missing came later."""
     lost: int = 0
 
     def admit(self, frame: Admit) -> None:
@@ -76,14 +77,13 @@ class _Ledger:
         self._leave(self.by_slot.get(frame.slot), frame.step)
         self._leave(self.by_request.get(frame.request), frame.step)
         self._enter(_Stay(frame.serial, frame.slot, frame.request, frame.step, frame.start))
-        self.last = frame.step
+        self.counted = frame.step
 
     def depart(self, request: int, step: int) -> None:
         stay = self.by_request.get(request)
         self._leave(stay, step)
-        if stay is not None and self.breach is not None:
+        if stay is not None:
             self.unsettled.append((stay, step))
-        self.last = step
 
     def roster(self, frame: Roster) -> None:
         self._count(frame.next_serial)
@@ -105,7 +105,7 @@ class _Ledger:
                 self._enter(_Stay(serial, slot, request, frame.step, position))
         for slot in [slot for slot in self.by_slot if slot not in listed]:
             self._leave(self.by_slot[slot], frame.step)
-        self.last = frame.step
+        self.counted = frame.step
 
     def finish(self) -> None:
         if self.breach is not None:
@@ -115,7 +115,7 @@ class _Ledger:
 
     def _doubt(self, lost: int) -> None:
         self.lost += lost
-        since = self.last if self.breach is None else self.breach
+        since = self.counted if self.breach is None else self.breach
         for stay in self.by_slot.values():
             stay.doubtful_from = min(stay.doubtful_from, since)
         for stay, step in self.unsettled:
