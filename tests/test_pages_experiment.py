@@ -82,12 +82,23 @@ def test_the_index_leads_to_the_experiment_and_the_experiment_to_its_runs(browse
         assert seen.troubles == []
 
 
+def test_a_verdict_leads_to_the_comparison_of_all_repeats(browser: Browser, site: BuildReport) -> None:
+    with visit(browser) as seen:
+        seen.goto(page_of(site))
+        seen.page.click("#variant-3 a:has-text('Compare')")
+        seen.page.wait_for_selector("[data-shown]")
+        assert len(seen.page.url.partition("b=")[2].split(".")) == 3
+        assert seen.troubles == []
+
+
 def test_every_link_of_the_page_leads_somewhere(site: BuildReport) -> None:
     page = page_of(site)
     links = read_links(page)
     assert len(set(links.ids)) == len(links.ids)
     assert links.inline == []
     for address in links.addresses:
+        if address.startswith("data:"):
+            continue
         path, _, fragment = address.partition("#")
         target = (page.parent / path).resolve() if path else page
         assert target.is_file(), address

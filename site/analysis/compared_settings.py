@@ -22,6 +22,7 @@ DERIVED = {
     "num_blocks": ("max_memory_percent", "page_size"),
     "max_memory_percent": ("num_blocks",),
     "max_requests_per_batch": ("max_batch_tokens",),
+    "use_prefix_sharing": ("allow_block_sharing",),
     "max_cached_graphs": ("use_cuda_graph",),
     "q_padding_interval_size": ("use_cuda_graph",),
     "kv_padding_interval_size": ("use_cuda_graph",),

@@ -61,8 +61,8 @@ def runs_to_tell(rival: Sequence[float], variant: Sequence[float], key: str) -> 
     if min(len(rival), len(variant)) < 2:
         return max(least, len(rival), len(variant))
     for runs in range(max(least, min(len(rival), len(variant)) + 1), MOST_RUNS + 1):
-        sides = (_alike(values, max(runs, len(values))) for values in (rival, variant))
-        if effect(*sides, key).word != "cannot_tell":
+        a, b = (_alike(values, max(runs, len(values))) for values in (rival, variant))
+        if effect(a, b, key).word != "cannot_tell":
             return runs
     return None
 

@@ -13,7 +13,7 @@ from cbtrace.site.analysis.experiment_edges import edges
 from cbtrace.site.analysis.experiment_effects import THROUGHPUT, runs_to_tell
 from cbtrace.site.analysis.experiment_failures import BEFORE, usual_failure
 from cbtrace.site.analysis.experiment_slos import latency_limits, slos_of
-from cbtrace.site.analysis.experiment_step import Change, Step
+from cbtrace.site.analysis.experiment_step import Change, Numbers, Step
 from cbtrace.site.analysis.experiment_variables import BATCHING, value_of_setting
 from cbtrace.site.analysis.experiment_verdict import Verdict, compared
 from cbtrace.site.analysis.noise import LEAST_RUNS
@@ -46,7 +46,7 @@ def _unfinished(runs: ExperimentRuns) -> Iterator[Step]:
     ended = [variant.seconds for variant in runs.variants if variant.seconds]
     usual = sum(ended) / len(ended) if ended else 0.0
     seconds = sum((variant.seconds or usual) * len(variant.left) for variant in runs.variants)
-    numbers = {"left": runs.left, "all": sum(len(variant.runs) for variant in runs.variants)}
+    numbers: Numbers = {"left": runs.left, "all": sum(len(variant.runs) for variant in runs.variants)}
     yield Step("unfinished", None, numbers, seconds or None)
 
 
@@ -58,7 +58,7 @@ def _put_back(runs: ExperimentRuns) -> Iterator[Step]:
         if not variant.failed:
             continue
         kind, phase = usual_failure(variant.failed)
-        numbers = {"kind": kind, "phase": phase, "failed": len(variant.failed)}
+        numbers: Numbers = {"kind": kind, "phase": phase, "failed": len(variant.failed)}
         changes = last_changes(runs, variant)
         if phase == BEFORE:
             yield Step("again", variant, numbers, len(variant.failed) * variant.seconds)
@@ -85,7 +85,7 @@ def _bursts(runs: ExperimentRuns) -> Iterator[Step]:
             continue
         requests = requests_of(variant)
         if now >= max(BURST_LEAST, BURST_SHARE * requests, 2 * before):
-            numbers = {"resets": now, "before": before, "requests": requests}
+            numbers: Numbers = {"resets": now, "before": before, "requests": requests}
             yield Step("burst", variant, numbers, changes=changes)
 
 
@@ -133,7 +133,7 @@ def settling_step(verdict: Verdict) -> Step | None:
     if not more and not more_rival:
         return Step("planned", variant)
     rule = "least" if verdict.rule == "few_runs" else "repeats"
-    numbers = {"more": more, "rival_more": more_rival, "rival": rival.name}
+    numbers: Numbers = {"more": more, "rival_more": more_rival, "rival": rival.name}
     return Step(rule, variant, numbers, more * variant.seconds + more_rival * rival.seconds, key=key)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cbtrace.site.analysis.experiment import Variant
@@ -19,13 +18,17 @@ class Change:
     after: str
 
 
+Numbers = dict[str, int | float | str]
+"""What a sentence is filled with: numbers, and names."""
+
+
 @dataclass(frozen=True)
 class Step:
     """One thing to do. What it takes is an estimate, by the time that runs took so far."""
 
     rule: str
     variant: Variant | None = None
-    numbers: Mapping[str, int | float | str] = field(default_factory=dict)
+    numbers: Numbers = field(default_factory=dict)
     seconds: float | None = None
     """Of running; ``None`` where nothing is to be run, or nothing is known."""
     changes: tuple[Change, ...] = ()

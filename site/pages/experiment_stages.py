@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -33,6 +34,8 @@ class PointRow:
     """One value of a variable."""
 
     value: str
+    capacity: str
+    """Size of the KV cache, which blocks are compared by across page sizes; empty when it is not known."""
     start: bool
     variant: str
     runs: str
@@ -157,9 +160,11 @@ def _variable(result: VariableResult, index: int, words: Words) -> VariableSecti
 
 def _point_row(result: PointResult, start: Variant, words: Words) -> PointRow:
     variant = result.point.variant
+    capacity = variant.values("kv.capacity_bytes")
     found = result.effects or [effect(start.values(key), variant.values(key), key) for key in (*SPEED, MEMORY)]
     return PointRow(
         value=result.point.value or formats.UNKNOWN,
+        capacity=formats.size(statistics.median(capacity)) if capacity else "",
         start=result.point.start,
         variant=variant.name,
         runs=_of(len(variant.measured), len(variant.runs)),

@@ -115,9 +115,11 @@ def _rests(verdict: Verdict, words: Words) -> str:
 def _compare(verdict: Verdict) -> str:
     if verdict.rival is None:
         return ""
-    sides = (verdict.rival, verdict.variant)
-    slugs = [next((run.traced.slug for run in side.measured if run.traced is not None), "") for side in sides]
-    return f"#a={slugs[0]}&b={slugs[1]}" if all(slugs) else ""
+    a, b = (
+        ".".join(run.traced.slug for run in side.measured if run.traced is not None)
+        for side in (verdict.rival, verdict.variant)
+    )
+    return f"#a={a}&b={b}" if a and b else ""
 
 
 # The line that decided -----------------------------------------------------------------------------------------------
@@ -126,7 +128,7 @@ def _compare(verdict: Verdict) -> str:
 def deciding_line(verdict: Verdict, words: Words) -> str:
     """The sentence of the rule that decided, with its numbers."""
     grounds = verdict.grounds
-    values: dict[str, object] = dict(grounds.numbers) | {"rival": verdict.rival.name if verdict.rival else ""}
+    values: dict[str, object] = {**grounds.numbers, "rival": verdict.rival.name if verdict.rival else ""}
     for name in ("kind", "phase"):
         if name in values:
             values[name] = words(f"failure.{name}.{values[name]}")
@@ -171,6 +173,8 @@ def _notes(runs: ExperimentRuns, verdict: Verdict, by_name: Mapping[str, Verdict
         states = {check.slo: check.state for check in by_name[verdict.rival.name].checks}
         if verdict.grounds.check is not None and states.get(verdict.grounds.check.slo) == "missed":
             yield words("experiment.note.rival_misses", rival=verdict.rival.name)
+    if verdict.likeness is not None and verdict.likeness.apart and verdict.rule in ("better", "worse", "trade_off"):
+        yield words("experiment.note.apart", rival=verdict.rival.name if verdict.rival else "")
     yield from _token_note(verdict, words)
     if verdict.word == "adopt" and not latency_limits(slos_of(runs.experiment)):
         yield words("experiment.note.no_slos")
