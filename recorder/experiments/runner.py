@@ -169,11 +169,20 @@ class Runner:
 
     def _obstacle(self, variant: PlannedVariant) -> str:
         """Why a variant is not run; empty when it is."""
-        if variant.needs == "cuda" and self.experiment.conditions.get("hardware.gpu.count") == 0:
-            return f"It needs {variant.needs.upper()}, which this machine does not have."
+        return self._lacking_device(variant) or check_pins(variant, self._resolved())
+
+    def _lacking_device(self, variant: PlannedVariant) -> str:
         if variant.needs == "cuda" and self._plan.model.device == "cpu":
             return "It needs CUDA, and the plan's device is the CPU."
-        return check_pins(variant, self._resolved())
+        if variant.needs == "cuda" and self.experiment.conditions.get("hardware.gpu.count") == 0:
+            return "It needs CUDA, which this machine does not have."
+        return ""
+
+    def _skip_what_lacks_a_device(self) -> None:
+        """As soon as that is known, so that nobody waits for such runs."""
+        for run in self.experiment.runs:
+            if run.status == "planned" and (obstacle := self._lacking_device(self._variants[run.variant])):
+                run.status, run.text = "skipped", obstacle
 
     def _resolved(self) -> Facts | None:
         """What the engine of the first finished run of the baseline resolved its settings to."""
@@ -232,6 +241,7 @@ class Runner:
             experiment.workloads[self._variants[run.variant].workload] = ending.workload
         if ending.conditions is not None and not experiment.conditions:
             experiment.conditions = ending.conditions
+            self._skip_what_lacks_a_device()
         experiment.mixed = experiment.mixed or self._mix
         trace = readable(self.folder / run.trace)
         if ending.done and (stopped := _recording_stopped(trace)):
