@@ -35,7 +35,7 @@ class PointRow:
 
     value: str
     capacity: str
-    """Size of the KV cache, which blocks are compared by across page sizes; empty when it is not known."""
+    """Size of the KV cache, which blocks are compared by; empty when it is not known, or the same for all values."""
     start: bool
     variant: str
     runs: str
@@ -56,6 +56,16 @@ class VariableSection:
     start: str
     """Name of the variant that the values change."""
     rows: list[PointRow]
+
+    @property
+    def failing(self) -> bool:
+        """Whether runs failed."""
+        return any(row.failures for row in self.rows)
+
+    @property
+    def moving(self) -> bool:
+        """Whether the engine changed another setting."""
+        return any(row.followed for row in self.rows)
 
 
 @dataclass(frozen=True)
@@ -148,23 +158,33 @@ def _part(point: PointResult, word: str, words: Words) -> str:
 
 def _variable(result: VariableResult, index: int, words: Words) -> VariableSection:
     variable = result.variable
+    capacities = [_capacity(point.point.variant) for point in result.points]
+    if len(set(capacities) - {""}) < 2:
+        capacities = [""] * len(capacities)
+    start = variable.start.variant
+    rows = [_point_row(point, start, size, words) for point, size in zip(result.points, capacities, strict=True)]
     return VariableSection(
         index=index,
         name=variable.name,
         anchor=f"variable-{index + 1}",
-        title=words("experiment.variable_title", name=variable.name, start=variable.start.variant.name),
-        start=variable.start.variant.name,
-        rows=[_point_row(point, variable.start.variant, words) for point in result.points],
+        title=words("experiment.variable_title", name=variable.name, start=start.name),
+        start=start.name,
+        rows=rows,
     )
 
 
-def _point_row(result: PointResult, start: Variant, words: Words) -> PointRow:
+def _capacity(variant: Variant) -> str:
+    """The KV cache of a variant's runs, the median of them."""
+    sizes = variant.values("kv.capacity_bytes")
+    return formats.size(statistics.median(sizes)) if sizes else ""
+
+
+def _point_row(result: PointResult, start: Variant, capacity: str, words: Words) -> PointRow:
     variant = result.point.variant
-    capacity = variant.values("kv.capacity_bytes")
     found = result.effects or [effect(start.values(key), variant.values(key), key) for key in (*SPEED, MEMORY)]
     return PointRow(
         value=result.point.value or formats.UNKNOWN,
-        capacity=formats.size(statistics.median(capacity)) if capacity else "",
+        capacity=capacity,
         start=result.point.start,
         variant=variant.name,
         runs=_of(len(variant.measured), len(variant.runs)),
