@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from cbtrace.recorder.experiments import AtOnce, Fixed, Poisson, SyntheticSpec, 
 from cbtrace.recorder.experiments.model_source import ModelSource
 from cbtrace.recorder.experiments.models import generation_config, load_model
 from cbtrace.recorder.experiments.plan_spec import Generation
-from cbtrace.recorder.experiments.settings import engine_config
+from cbtrace.recorder.experiments.settings import automatic_share, engine_config
 from cbtrace.recorder.experiments.warm_up import warm_up_engine, warm_up_settings
 from cbtrace.traces import open_trace
 from cbtrace.traces.schema import EventKind
@@ -89,6 +90,17 @@ def test_a_warm_up_has_the_settings_of_the_run_and_a_cache_of_its_own() -> None:
     many = Workload("many", workload().requests * 5, True, {})
     assert warm_up_settings({}, many) == {"num_blocks": 40}
     assert warm_up_settings({"page_size": 8}, many) == {"page_size": 8, "num_blocks": 120}
+
+
+@pytest.mark.parametrize(
+    ("available_gib", "expected_mib"), [(7.9, 512), (1.01, 512), (0.99, 256), (0.3, 128), (0.001, 32)]
+)
+def test_what_is_free_just_now_does_not_change_the_memory_that_runs_get(
+    monkeypatch: pytest.MonkeyPatch, available_gib: float, expected_mib: int
+) -> None:
+    memory = SimpleNamespace(total=8 << 30, available=int(available_gib * (1 << 30)))
+    monkeypatch.setattr("psutil.virtual_memory", lambda: memory)
+    assert automatic_share() * memory.total == expected_mib << 20
 
 
 @pytest.mark.engine
