@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from cbtrace.site.analysis.experiment_edges import next_value
 from cbtrace.site.analysis.experiment_effects import effect, runs_to_tell
+from cbtrace.site.analysis.experiment_failures import BEFORE, PHASES
 from cbtrace.site.analysis.experiment_next import next_steps, settling_step
 from cbtrace.site.analysis.experiment_step import Change, Step
 from cbtrace.site.analysis.experiment_verdict import verdicts
+from cbtrace.site.pages.experiment_steps import settle_text, step_row
+from cbtrace.site.words import LANGUAGES, load_words
+from cbtrace.traces.experiment import FailureKind
 from experiment_cases import REQUESTS, Lab, Values
 
 FAST, SLOW = Values(throughput=1200), Values(throughput=800)
@@ -16,8 +22,17 @@ NOISY = Values(throughput=1100, noise=60)
 
 
 def steps(lab: Lab) -> list[Step]:
+    """The steps of an experiment; all of them have their sentences in every language."""
     runs = lab.joined()
-    return next_steps(runs, verdicts(runs))
+    found = verdicts(runs)
+    told = next_steps(runs, found)
+    settling = [step for step in map(settling_step, found) if step is not None]
+    for words in map(load_words, LANGUAGES):
+        sentences = [settle_text(step, words) for step in settling]
+        for row in (step_row(step, words) for step in told):
+            sentences += [row.text, row.advice]
+        assert "{" not in "".join(sentences)
+    return told
 
 
 def rules(lab: Lab) -> list[str]:
@@ -85,6 +100,22 @@ def test_after_a_failure_the_last_change_is_put_back_and_the_phase_is_told(phase
     assert step.variant is not None and step.variant.name == "wider"
     assert step.changes == (Change("num_blocks", "1000", "4000"),), "its own change, not the one it inherits"
     assert (step.numbers["kind"], step.numbers["phase"], step.numbers["failed"]) == ("oom", told, 3)
+
+
+def test_every_kind_and_phase_has_a_name_and_an_advice() -> None:
+    for words in map(load_words, LANGUAGES):
+        for kind in (*get_args(FailureKind), "empty", "unfinished"):
+            assert words(f"failure.kind.{kind}")
+        for phase in {*PHASES.values(), "generation"} - {BEFORE}:
+            assert words(f"failure.phase.{phase}") and words(f"experiment.advice.{phase}")
+
+
+def test_advice_is_by_phase_when_memory_ran_out_and_else_by_kind() -> None:
+    told = set()
+    for kind, phase in (("oom", "prefill"), ("oom", "model load"), ("hang", "prefill"), ("hang", "model load")):
+        lab = plain().add("v", repeats=0, changes={"num_blocks": 1}).fail("v", kind, phase)  # type: ignore[arg-type]
+        told.add(step_row(only(lab, "put_back"), load_words("en")).advice)
+    assert len(told) == 3
 
 
 def test_the_value_before_is_the_one_that_was_resolved() -> None:

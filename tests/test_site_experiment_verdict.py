@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 
 import pytest
 
 from cbtrace.site.analysis.experiment_verdict import RULES, verdicts
+from cbtrace.site.pages.experiment_verdicts import deciding_line, verdict_rows
+from cbtrace.site.words import LANGUAGES, load_words
 from experiment_cases import REQUESTS, Lab, Values
 
 BETTER = Values(throughput=1200)
@@ -103,6 +106,21 @@ def test_a_rule_decides_where_it_should(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_a_rule_is_silent_where_it_should_be(name: str) -> None:
     assert rule(CASES[name][1]())[0] != name
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("name", CASES)
+def test_the_deciding_line_says_it_with_its_numbers(name: str, language: str) -> None:
+    words = load_words(language)
+    runs = CASES[name][0]().joined()
+    found = verdicts(runs)
+    row = next(row for row in verdict_rows(runs, found, words) if row.name == "v")
+    assert row.line and "{" not in row.line + row.settle + "".join(row.notes)
+
+
+def test_the_line_has_size_direction_and_interval_of_what_decided() -> None:
+    line = deciding_line(better().verdict("v"), load_words("en"))
+    assert re.match(r"Generated throughput is \+20\s% faster \(\+\d+\s% to \+\d+\s%\), beyond noise", line), line
 
 
 def test_correctness_beats_slos_and_slos_beat_speed() -> None:
