@@ -69,6 +69,11 @@ def record_path(maker: str, source: RunSource) -> str:
     return f"{RECORDS}{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 
+def as_kept(record: RunRecord) -> RunRecord:
+    """The record as a later build will read it, where 3 may be 3.0: all builds make pages of the very same values."""
+    return msgspec.json.decode(msgspec.json.encode(record), type=RunRecord)
+
+
 def record_text(record: RunRecord, sizes: Mapping[str, int]) -> str:
     """The text of a record's file."""
     return msgspec.json.encode(StoredRecord(record, dict(sizes)), order="deterministic").decode()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cbtrace.site.folder import explained, write_texts
 from cbtrace.site.pages.chrome import Chrome
-from cbtrace.site.records import record_path, record_text
+from cbtrace.site.records import as_kept, record_path, record_text
 from cbtrace.site.run_files import RunRecord, RunSource, run_files
 from cbtrace.traces.errors import CbtraceError, TraceError, declare
 from cbtrace.traces.schema import Severity
@@ -98,6 +98,7 @@ def build_run(chrome: Chrome, task: RunTask, aside: Path) -> FinishedRun | Faile
     path = task.source.path
     try:
         record, texts = run_files(chrome, task.source)
+        record = as_kept(record)
     except TraceError as error:
         return FailedRun(path, str(error), error.slug)
     except Exception as error:
