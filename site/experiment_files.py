@@ -86,7 +86,7 @@ def experiment_files(
     base, key = f"experiments/{slug}", f"{slug}/experiment"
     script = data_script(key, chart_data(runs, results, chrome.words))
     script_name = hashed_name("charts.js", script)
-    view = experiment_view(slug, runs, judged, results, _facts(found.experiment, list(shown.values())), chrome.words)
+    view = experiment_view(runs, judged, results, _facts(found.experiment, list(shown.values())), chrome.words)
     texts = {
         f"{base}/{script_name}": script,
         f"{base}/index.html": experiment_page(chrome, view, script_name, key),

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cbtrace.site.analysis.experiment import Variant, join
 from cbtrace.site.analysis.experiment_frontier import frontier
@@ -10,10 +14,12 @@ from cbtrace.site.analysis.experiment_slos import check_slos, slos_of, unknown_s
 from cbtrace.site.analysis.experiment_stages import stage_results
 from cbtrace.site.analysis.experiment_variables import followers, value_of_setting, variables
 from cbtrace.site.analysis.experiment_verdict import verdicts
+from cbtrace.site.pages.experiment import experiment_view
 from cbtrace.site.pages.experiment_charts import chart_data, interval
 from cbtrace.site.pages.experiment_correctness import batching_tables, correctness_section
 from cbtrace.site.pages.experiment_verdicts import verdict_rows
 from cbtrace.site.words import load_words
+from cbtrace.traces.experiment import FailureKind
 from experiment_cases import REQUESTS, Lab, Values
 
 WORDS = load_words("en")
@@ -231,3 +237,63 @@ def test_charts_hold_every_run_and_mark_failures_and_predictions_apart() -> None
     assert [run["predicted"] for run in guess["runs"]] == [True]
     assert guess["intervals"][at] is None
     assert {row["variant"] for row in data["fronts"]["ttft_ms.p95"]} == {"baseline", "v"}, "a guess is no run"
+
+
+# Anything that an experiment may hold --------------------------------------------------------------------------------
+
+NAMES = st.sampled_from(["baseline", "a", "b", "c", ""])
+CHANGES = st.dictionaries(
+    st.sampled_from(["num_blocks", "safety_margin", "scheduler_type", "batching", "workload", "dtype"]),
+    st.one_of(st.integers(-2, 9000), st.floats(0, 1), st.sampled_from(["50%", "prefill_first", ""]), st.none()),
+    max_size=2,
+)
+AMOUNT = st.floats(0, 1e12)
+VALUES = st.builds(
+    Values, AMOUNT, AMOUNT, AMOUNT, AMOUNT, AMOUNT, st.integers(0, 90), st.integers(0, 9), predicted=st.booleans()
+)
+VARIANTS = st.fixed_dictionaries(
+    {
+        "values": VALUES,
+        "changes": CHANGES,
+        "based_on": NAMES,
+        "kind": st.sampled_from(["continuous", "static"]),
+        "workload": st.sampled_from(["default", "other"]),
+        "stage": st.integers(-1, 5),
+        "repeats": st.integers(0, 4),
+        "together": st.booleans(),
+        "equal": st.none() | st.integers(0, REQUESTS),
+        "complete": st.integers(0, REQUESTS),
+        "remark": st.sampled_from(["", "Rounding."]),
+    }
+)
+ENDS = st.lists(
+    st.tuples(st.sampled_from([*get_args(FailureKind), "planned", "running", "skipped"]), st.text(max_size=8))
+)
+SLOS = st.dictionaries(
+    st.sampled_from(["ttft_p95_ms", "token_gap_p99_ms", "peak_memory_gib", "failures", "new"]),
+    st.none() | st.floats(0, 1e12) | st.booleans(),
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(slos=SLOS, variants=st.lists(st.tuples(NAMES, VARIANTS, ENDS), max_size=5))
+def test_whatever_an_experiment_holds_it_has_a_page_and_one_verdict_a_variant(slos, variants) -> None:  # type: ignore[no-untyped-def]
+    lab = Lab(slos=slos)
+    for name, more, ends in variants:
+        lab.add(name, **more)
+        for end, text in ends:
+            if end in get_args(FailureKind):
+                lab.fail(name, end, text, text=text)
+            else:
+                lab.leave(name, end, text=text)
+    runs = lab.joined()
+    found = verdicts(runs)
+    assert [verdict.variant.name for verdict in found] == [name for name, _, _ in variants]
+    for verdict in found:
+        if verdict.word == "adopt":
+            assert verdict.rival is not None and min(verdict.rival_runs, len(verdict.variant.measured)) >= 2
+            assert not [check for check in verdict.checks if check.state in ("missed", "unclear")]
+    for words in (WORDS, load_words("ja")):
+        view = experiment_view(runs, found, stage_results(runs, found), [], words)
+        assert len(view.verdicts) == len(variants)
+        chart_data(runs, stage_results(runs, found), words)

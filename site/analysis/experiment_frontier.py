@@ -6,8 +6,7 @@ import statistics
 from dataclasses import dataclass
 
 from cbtrace.site.analysis.experiment import ExperimentRuns, Variant
-
-THROUGHPUT = "throughput_generated_tps"
+from cbtrace.site.analysis.experiment_effects import THROUGHPUT
 
 
 @dataclass(frozen=True)

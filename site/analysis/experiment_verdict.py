@@ -62,10 +62,6 @@ class Verdict:
         """Runs of the rival that it rests on."""
         return len(self.rival.measured) if self.rival is not None else 0
 
-    def effect(self, key: str) -> Effect | None:
-        """The change of one run-level value, if it was looked at."""
-        return next((found for found in self.effects if found.key == key), None)
-
 
 @dataclass(frozen=True)
 class Case:
@@ -200,7 +196,7 @@ def compared(run: ExperimentRun) -> int:
 def differing(run: ExperimentRun) -> int:
     """Requests whose tokens are not the reference's."""
     found = run.entry.correctness
-    return 0 if found is None else found.compared - found.equal
+    return 0 if found is None else max(0, found.compared - found.equal)
 
 
 def remark(run: ExperimentRun) -> str:

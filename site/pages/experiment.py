@@ -57,7 +57,6 @@ class FrontRow:
 class ExperimentView:
     """Everything that the page shows."""
 
-    slug: str
     name: str
     facts: list[Fact]
     banners: list[Banner]
@@ -77,7 +76,6 @@ class ExperimentView:
 
 
 def experiment_view(
-    slug: str,
     runs: ExperimentRuns,
     verdicts: list[Verdict],
     results: list[StageResult],
@@ -88,7 +86,6 @@ def experiment_view(
     steps = [step_row(step, words) for step in next_steps(runs, verdicts)]
     correctness = correctness_section(runs, words)
     return ExperimentView(
-        slug=slug,
         name=runs.experiment.name,
         facts=[Fact(words(f"experiment.fact.{name}"), value) for name, value in facts],
         banners=experiment_banners(runs, verdicts, words),

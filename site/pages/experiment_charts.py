@@ -9,8 +9,9 @@ from typing import Any
 
 from cbtrace.site.analysis.catalogue import GROUPS
 from cbtrace.site.analysis.experiment import ExperimentRun, ExperimentRuns, Variant
+from cbtrace.site.analysis.experiment_effects import THROUGHPUT
 from cbtrace.site.analysis.experiment_failures import kind_of, phase_of
-from cbtrace.site.analysis.experiment_frontier import THROUGHPUT, FrontPoint, frontier
+from cbtrace.site.analysis.experiment_frontier import FrontPoint, frontier
 from cbtrace.site.analysis.experiment_slos import FAILURES, slos_of
 from cbtrace.site.analysis.experiment_stages import StageResult, VariableResult
 from cbtrace.site.analysis.noise import LEVEL
