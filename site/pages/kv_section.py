@@ -77,11 +77,7 @@ def kv_section(trace: Trace, kv: KvBudget | None, groups: KvByGroup | None, word
     title = words("kv.title", **numbers) if groups is None else words("kv.title_hybrid", **numbers)
     told = "" if groups is None else words("kv.groups_text", share=formats.percent(groups.explained))
     return KvSection(
-        title=words(
-            "kv.title" if groups is None else "kv.title_hybrid",
-            tokens=formats.number(kv.capacity_tokens),
-            share=formats.percent(used),
-        ),
+        title=title,
         unit=kv.unit_name,
         rows=rows,
         groups=[] if groups is None else _group_rows(trace, groups, words),
