@@ -4,7 +4,8 @@
 of a real engine that the tests keep. Every damaged file must be read, or refused in one sentence if no frame of it is
 whole. Never another exception, more than 2 s of processor time, or memory beyond 10 times the file plus 64 MB. What
 every untouched frame tells must be there, with the same values; the bytes reported as lost must be those of the frames
-that were touched, no more and no fewer; no damage may go unreported; what was read must agree with itself.
+that were touched, no more and no fewer; no damage may go unreported; what the tables say of who was in a step, and how
+far it was, must be true, and all must agree with itself.
 Prints a line a kind of damage; exits with 1 if any file failed.
 """
 
@@ -68,6 +69,26 @@ def facts(trace: Trace) -> set[Fact]:
     return found
 
 
+def claims_of(trace: Trace) -> set[Fact]:
+    """What steps did for requests, and where these were: must be true, or be left out."""
+    ordinals = trace.ordinals
+    pairs, tokens = trace.step_requests, trace.tokens
+    who, whose = ordinals[pairs.request], ordinals[tokens.request]
+    did = (pairs.step, who, pairs.prefill, pairs.decode, pairs.recompute, pairs.new_token, pairs.wasted)
+    known, numbered = pairs.position >= 0, tokens.position >= 0
+    said = {
+        "did": did,
+        "at": (pairs.step[known], who[known], pairs.position[known]),
+        "came": (tokens.step, whose, tokens.time_ns),
+        "token": (tokens.step[numbered], whose[numbered], tokens.position[numbered]),
+    }
+    return {
+        (name, *row)
+        for name, columns in said.items()
+        for row in zip(*(column.tolist() for column in columns), strict=True)
+    }
+
+
 def rows(name: str, table: Any, columns: Iterable[str]) -> set[Fact]:
     values = [getattr(table, column) for column in columns]
     return {(name, *row) for row in zip(*(v if isinstance(v, list) else v.tolist() for v in values), strict=True)}
@@ -107,6 +128,7 @@ class Sample:
         self.all = frozenset(range(len(self.frames)))
         self.tells: list[set[Fact]] = []
         self.tables: dict[str, set[Fact]] = {}
+        self.true: set[Fact] = set()
 
     def learn(self, folder: Path) -> None:
         """Find out what each frame tells: what is not there without it."""
@@ -114,6 +136,7 @@ class Sample:
         path.write_bytes(self.data)
         whole = facts(open_trace(path))
         self.tables = tables(open_trace(path))
+        self.true = claims_of(open_trace(path))
         for number in range(len(self.frames)):
             path.write_bytes(self.of([frame for at, frame in enumerate(self.frames) if at != number]))
             self.tells.append(whole - facts(open_trace(path)))
@@ -281,6 +304,8 @@ def wrong(trace: Trace, case: Case, sample: Sample) -> str:
     for number in case.kept:
         if missing := sample.tells[number] - told:
             return f"frame {number} is whole, and this is not there: {next(iter(missing))}"
+    if false := claims_of(trace) - sample.true:
+        return f"this is not true: {next(iter(false))}"
     if trace.recovery.frames_read < len(case.kept):
         return f"{trace.recovery.frames_read} frames read of {len(case.kept)} that are whole"
     lost = [(lost.start, lost.end) for lost in trace.recovery.ranges]

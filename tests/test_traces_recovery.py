@@ -244,6 +244,30 @@ def test_an_end_does_not_hide_that_an_admission_before_it_is_missing(tmp_path: P
     assert trace.recovery.admissions_lost == 1
 
 
+def test_tokens_behind_steps_that_stay_unclear_to_the_end_are_not_numbered(tmp_path: Path) -> None:
+    """No step from the lost admission on is known whole; the last ones name one request as a chunk all the same."""
+    build = TraceBuilder(tmp_path / "run.cbt")
+    known, lost = build.submit(2, 30), build.submit(2, 30)
+    build.admit(known)
+    build.step({known: 2})
+    build.admit(lost)
+    build.step({lost: 2, known: 1})
+    for _ in range(3):
+        build.step([lost, known])
+    build.soft_reset(known)
+    build.admit(known)
+    build.step({known: 7, lost: 1})
+    build.close()
+    frames = [frame for frame in build.frames if not (isinstance(frame, Admit) and frame.request == lost.ordinal)]
+    steps = [frame for frame in frames if isinstance(frame, Step)]
+    trace = read(tmp_path / "lost.cbt", assemble([frame for frame in frames if frame not in steps[2:4]]))
+    claims_only_what_is_true(trace, build)
+    last = int(trace.steps.index[-1])
+    assert not trace.steps.members_known[-1]
+    assert last in trace.tokens.step.tolist()
+    assert trace.tokens.position[trace.tokens.step == last].tolist() == [-1]
+
+
 def test_tokens_behind_a_gap_are_numbered_from_the_end(tmp_path: Path) -> None:
     build = TraceBuilder(tmp_path / "run.cbt")
     ends, runs = build.submit(2, 6), build.submit(2, 99)

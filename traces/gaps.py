@@ -27,10 +27,9 @@ class Gaps:
         gap = after - before > 1
         return cls(before[gap] + 1, after[gap])
 
-    @property
-    def inside(self) -> bool:
-        """Whether any step before the last one is missing."""
-        return len(self.lost) > 1
+    def any_before(self, step: Ints) -> bool:
+        """Whether a step before one of these is missing."""
+        return bool(self.lost[0] < step.max(initial=-1))
 
     def since(self, begin: Ints, step: Ints) -> Bools:
         """Whether a step at or after ``begin`` and before ``step`` is missing."""

@@ -318,7 +318,7 @@ def _token_positions(request: Ints, step: Ints, attribution: Attribution, sums: 
     rank = np.arange(len(request)) - first[request] + 1
     position = rank + sums.before[request]
     gaps = attribution.token_gaps
-    if not gaps.inside:
+    if not gaps.any_before(step):
         return position
     whole = (sums.promised == delivered)[request]
     forward = whole | ~gaps.since(sums.first_step[request], step)
