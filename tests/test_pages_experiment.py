@@ -174,11 +174,17 @@ def test_axe_finds_nothing_serious(browser: Browser, site: BuildReport, scheme: 
         assert levels.count(1) == 1 and all(b - a <= 1 for a, b in pairwise(levels))
 
 
-def test_printing_shows_the_whole_of_every_table(browser: Browser, site: BuildReport) -> None:
-    with visit(browser) as seen:
-        seen.goto(page_of(site))
-        seen.page.emulate_media(media="print")
-        assert seen.ask("getComputedStyle(document.querySelector('#all_runs .scroll')).maxHeight") == "none"
+def test_paper_shows_the_whole_of_every_table_and_charts_on_the_ground_they_were_drawn_for(
+    browser: Browser, site: BuildReport
+) -> None:
+    for scheme, ground in (("dark", "rgb(21, 23, 26)"), ("light", "rgba(0, 0, 0, 0)")):
+        with visit(browser, color_scheme=scheme) as seen:
+            seen.goto(page_of(site))
+            seen.page.wait_for_selector("[data-chart=variable][data-drawn] canvas")
+            seen.page.emulate_media(media="print")
+            style = "getComputedStyle(document.querySelector({}))"
+            assert seen.ask(style.format("'#all_runs .scroll'") + ".maxHeight") == "none"
+            assert seen.ask(style.format("'[data-chart=variable]'") + ".backgroundColor") == ground
 
 
 def test_the_same_experiment_gives_the_same_bytes_in_any_folder(small: Path) -> None:

@@ -145,6 +145,7 @@
 
   function mark(place, key) {
     place.dataset.drawn = key;
+    place.dataset.scheme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"; // for paper
   }
 
   function option(metric) {
