@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from cbtrace.recorder.experiments.plan_spec import Plan
     from cbtrace.recorder.experiments.runner import Progress, Runner
     from cbtrace.traces.experiment import Experiment, VariantEntry
+
+_LINE = 79
+"""Characters of the line that says what is going on: one that wraps could not be replaced."""
 
 
 def run(
@@ -104,11 +108,30 @@ def _end(runner: Runner, output: Path, max_time: str | None) -> int:
 def _tell(progress: Progress) -> None:
     entry = progress.run
     if progress.report is not None or entry.status == "planned":
+        _tell_at_hand(progress)
         return
+    _clear_line()
     what = {"failed": f"failed ({entry.failure}, {entry.phase})", "skipped": f"skipped: {entry.text}"}
     left = f", about {_duration(progress.left_s)} left" if progress.left_s else ""
     took = f" in {entry.seconds:.1f} s" if entry.seconds else ""
     typer.echo(f"[{progress.number}/{progress.total}] {entry.id} {what.get(entry.status, entry.status)}{took}{left}")
+
+
+def _tell_at_hand(progress: Progress) -> None:
+    """Say on a terminal what the run under way is at, in a line that the next one replaces."""
+    if sys.stderr.isatty():
+        report = progress.report
+        at = "start" if report is None else report.phase
+        steps = f", {report.steps} steps, {report.pending} requests pending" if report and report.steps else ""
+        _clear_line()
+        sys.stderr.write(f"[{progress.number}/{progress.total}] {progress.run.id}: {at}{steps}"[:_LINE])
+        sys.stderr.flush()
+
+
+def _clear_line() -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()
 
 
 def _duration(seconds: float) -> str:

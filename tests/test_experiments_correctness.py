@@ -183,6 +183,16 @@ def test_an_experiment_holds_no_path_of_the_plan(tmp_path: Path) -> None:
     assert plan_digest(plan) != plan_digest(FOUR_STAGES)
 
 
+def test_an_experiment_tells_what_must_hold_for_a_setting_to_be_adopted() -> None:
+    assert new_experiment(FOUR_STAGES).slos == {
+        "ttft_p95_ms": 1000.0,
+        "token_gap_p99_ms": 200.0,
+        "e2e_p95_ms": None,
+        "peak_memory_gib": None,
+        "failures": 0,
+    }
+
+
 def test_an_estimate_rests_on_runs_where_there_are_any() -> None:
     experiment = new_experiment(FOUR_STAGES)
     assert estimate(experiment, {"default": 2.0, "shared_prefix": 0.0}, 600).basis.startswith("at least")
