@@ -62,6 +62,15 @@ def safety_margin(engine: Engine) -> float | None:
     return float(value) if known and value is not None else None
 
 
+def blocks_for(tokens: Ints, tokens_per_block: int, window: int) -> Ints:
+    """Blocks of one group of layers that hold so many tokens of a request; ``window`` is -1 for full attention.
+
+    A group without a block size (a damaged trace) counts every token as a block.
+    """
+    kept = np.minimum(tokens, window) if window >= 0 else tokens
+    return -(-kept // max(tokens_per_block, 1))
+
+
 def time_weighted_mean(values: Ints, at_ns: Ints) -> float:
     """Mean of a quantity that holds from each instant to the next; the last value has no weight unless it is alone.
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cbtrace.site.analysis.kv import blocks_for
 from cbtrace.traces.columns import Ints
 from cbtrace.traces.reader import Trace
 from cbtrace.traces.schema import EventKind, KvGroup
@@ -84,8 +85,7 @@ def _used(trace: Trace, group: LayerGroup) -> Ints:
     order = np.lexsort((members.step[kept], members.request[kept]))
     request, step = members.request[kept][order], members.step[kept][order]
     reached = (members.position + members.prefill + members.decode + members.recompute)[kept][order]
-    tokens = np.minimum(reached, group.window) if group.window >= 0 else reached
-    held = -(-tokens // group.tokens_per_block)
+    held = blocks_for(reached, group.tokens_per_block, group.window)
     until = _held_until(trace, request, step)
     row, end = np.searchsorted(steps.index, step), np.searchsorted(steps.index, until)
     change = np.zeros(len(steps.index) + 1, dtype=np.int64)

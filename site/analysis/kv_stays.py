@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cbtrace.site.analysis.kv import blocks_for
 from cbtrace.traces.columns import Ints
 from cbtrace.traces.reader import Trace
 from cbtrace.traces.schema import EventKind, KvGroup
@@ -82,8 +83,7 @@ def _held(groups: list[KvGroup], reached: Ints) -> tuple[Ints, Ints]:
     """Blocks and bytes that hold so many tokens."""
     blocks, size = np.zeros_like(reached), np.zeros_like(reached)
     for group in groups:
-        tokens = np.minimum(reached, group.window) if group.window >= 0 else reached
-        count = -(-tokens // max(group.tokens_per_block, 1))
+        count = blocks_for(reached, group.tokens_per_block, group.window)
         blocks, size = blocks + count, size + count * group.block_bytes
     known = (reached >= 0) & (len(groups) > 0)
     return np.where(known, blocks, -1), np.where(known, size, -1)
