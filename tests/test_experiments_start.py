@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -60,9 +61,10 @@ def test_starting_the_loop_is_no_time_in_the_queue(
     reset_with(monkeypatch, lambda: time.sleep(1.5))
     manager = manager_of(model)
     assert run_workload(manager, workload(arrivals), tmp_path / "run.cbt").complete
-    processor = manager.batch_processor
+    assert "prepare_next_batch" not in vars(manager.batch_processor), "nothing of ours is left on the engine"
+    processor = weakref.ref(manager.batch_processor)
     manager.stop(block=True, timeout=30)
-    assert "prepare_next_batch" not in vars(processor), "nothing of ours is left on the engine"
+    assert processor() is None, "or its memory would stay taken"
     trace = open_trace(tmp_path / "run.cbt")
     [started] = trace.events.time_ns[trace.events.kind == EventKind.SESSION_START]
     assert trace.requests.submit_ns.min() - started > 1.5e9
