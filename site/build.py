@@ -9,7 +9,8 @@ from pathlib import Path
 
 from cbtrace.site.analysis.summary import RunSummary
 from cbtrace.site.assets import hashed_name, site_assets, site_chrome
-from cbtrace.site.experiment_files import UnreadExperiment, experiment_files, find_experiments
+from cbtrace.site.default_comparisons import default_comparisons
+from cbtrace.site.experiment_files import FoundExperiment, UnreadExperiment, experiment_files, find_experiments
 from cbtrace.site.folder import STATE, OutputFolder
 from cbtrace.site.pages.about import about_page
 from cbtrace.site.pages.chrome import Chrome
@@ -98,8 +99,14 @@ def build_site(
         failed = [run for run in outcomes.values() if isinstance(run, FailedRun)]
         if not runs:
             raise TraceError(failed[0].text, slug=failed[0].slug)
-        experiments, unread = _put_experiments(folder, chrome, {task.source.path: run for task, run in runs})
-        failed += unread
+        records = {task.source.path: run for task, run in runs}
+        found = find_experiments(records)
+        failed += [FailedRun(it.path, it.text, it.slug) for it in found if isinstance(it, UnreadExperiment)]
+        whole = [it for it in found if isinstance(it, FoundExperiment)]
+        experiments = _put_experiments(folder, chrome, whole, records)
+        choices = _put_choices(folder, chrome, [run for _, run in runs])
+        defaults, texts = default_comparisons(chrome, whole, records, choices)
+        folder.put(texts | {"compare.html": compare_page(chrome, choices, defaults)})
         folder.put(shared_pages(chrome, [run for _, run in runs], experiments, failed))
     return _report(folder, [(task.source.path, run, task in kept) for task, run in runs], failed)
 
@@ -145,19 +152,24 @@ def _build(
 
 
 def _put_experiments(
-    folder: OutputFolder, chrome: Chrome, records: Mapping[Path, RunRecord]
-) -> tuple[list[ExperimentEntry], list[FailedRun]]:
+    folder: OutputFolder, chrome: Chrome, experiments: Iterable[FoundExperiment], records: Mapping[Path, RunRecord]
+) -> list[ExperimentEntry]:
     """Build the pages of the experiments that the runs belong to; return what the index says of them."""
     taken: set[str] = set()
-    entries, failed = [], []
-    for found in find_experiments(records):
-        if isinstance(found, UnreadExperiment):
-            failed.append(FailedRun(found.path, found.text, found.slug))
-        else:
-            entry, texts = experiment_files(chrome, found, records, taken)
-            folder.put(texts)
-            entries.append(entry)
-    return entries, failed
+    entries = []
+    for found in experiments:
+        entry, texts = experiment_files(chrome, found, records, taken)
+        folder.put(texts)
+        entries.append(entry)
+    return entries
+
+
+def _put_choices(folder: OutputFolder, chrome: Chrome, records: Sequence[RunRecord]) -> str:
+    """Put the list of runs that the compare page chooses from; return its path relative to the site."""
+    text = data_script("runs", {"runs": [record.entry for record in records]} | catalogue_data(chrome.words))
+    path = f"assets/{hashed_name('runs.js', text)}"
+    folder.put({path: text})
+    return path
 
 
 def shared_pages(
@@ -167,15 +179,11 @@ def shared_pages(
     failed: Sequence[FailedRun],
 ) -> dict[str, str]:
     """The pages that are not of one run, by path relative to the site, with the data they need."""
-    choices = data_script("runs", {"runs": [record.entry for record in records]} | catalogue_data(chrome.words))
     # A page names files only: the folders of this machine are nobody's business.
     unread = [
         UnreadTrace(run.source.name, run.text.replace(str(run.source), run.source.name), run.slug) for run in failed
     ]
-    choices_path = f"assets/{hashed_name('runs.js', choices)}"
     return {
-        choices_path: choices,
-        "compare.html": compare_page(chrome, choices_path),
         "metrics.html": metrics_page(chrome),
         "about.html": about_page(chrome),
         "messages.html": messages_page(chrome),

@@ -64,6 +64,8 @@ class RunRecord(msgspec.Struct, frozen=True):
     row: IndexRow
     entry: dict[str, Any]
     """The run in the list that the compare page chooses from."""
+    side: dict[str, Any]
+    """The run's side of comparisons."""
     conditions: RunConditions
     tokens: PassTokens
 
@@ -110,6 +112,7 @@ def run_files(chrome: Chrome, source: RunSource) -> tuple[RunRecord, dict[str, s
     details = _add_details(out, _Details(trace, cuts, timeline, view, origin), chrome.words)
     key = f"{slug}/run"
     script = out.add_data(key, timeline.overview | details | {"cuts": cut_rows(cuts, chrome.words)})
+    side, entry = add_side(out, trace, summary, cuts)
     record = RunRecord(
         slug=slug,
         name=view.name,
@@ -117,7 +120,8 @@ def run_files(chrome: Chrome, source: RunSource) -> tuple[RunRecord, dict[str, s
         complete=trace.recovery.whole,
         summary=summary,
         row=index_row(trace, summary, slug),
-        entry=_add_side(out, trace, summary, cuts),
+        entry=entry,
+        side=side,
         conditions=run_conditions(trace),
         tokens=pass_tokens(trace.steps),
     )
@@ -153,14 +157,14 @@ def _add_details(out: RunFiles, of: _Details, words: Words) -> dict[str, Any]:
     }
 
 
-def _add_side(out: RunFiles, trace: Trace, summary: RunSummary, cuts: Cuts) -> dict[str, Any]:
-    """Add what comparisons need of a run; return its entry in the list of runs that can be chosen."""
+def add_side(out: RunFiles, trace: Trace, summary: RunSummary, cuts: Cuts) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Add what comparisons need of a run; return its side, and its entry in the list of runs that can be chosen."""
     side = compare_data(trace, summary, cuts, out.slug)
     key = f"{out.slug}/compare"
     tokens = [out.add_data(f"{key}-tokens-{number}", {"ids": part}) for number, part in enumerate(token_files(trace))]
     requests = out.add_data(f"{key}-requests", compare_requests(trace))
     src = out.add_data(key, side | {"sources": {"requests": requests, "tokens": tokens}})
-    return compare_entry(trace, summary, side, f"{out.base}/{src}")
+    return side, compare_entry(trace, summary, side, f"{out.base}/{src}")
 
 
 def run_slug(name: str, source: RunSource) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
+from cbtrace.site import formats
 from cbtrace.site.analysis.comparability import Comparability
 from cbtrace.site.analysis.comparison import Comparison, MeasuredRun, compare
 from cbtrace.site.analysis.noise import HEADLINE_LEVEL, LEVEL, judge
@@ -25,7 +26,7 @@ from cbtrace.site.pages.compare_data import comparison_rules
 from cbtrace.site.words import load_words
 from pages import chromium
 
-SCRIPTS = ("compare_noise.js", "compare_conditions.js", "comparison.js", "compare_details.js")
+SCRIPTS = ("cbtrace.js", "compare_noise.js", "compare_conditions.js", "comparison.js", "compare_details.js")
 JUDGED = 3000
 COMPARED = 600
 
@@ -35,7 +36,7 @@ def page() -> Iterator[Page]:
     source = files("cbtrace.templates") / "assets"
     with chromium() as browser:
         made = browser.new_page()
-        made.evaluate("window.cbtrace = {}")
+        made.set_content('<button data-open="keys"></button><dialog id="keys"></dialog>')
         for name in SCRIPTS:
             made.add_script_tag(content=(source / name).read_text(encoding="utf-8"))
         yield made
@@ -67,6 +68,25 @@ def differences(left: Any, right: Any, path: str = "") -> list[str]:
     if isinstance(left, float) and isinstance(right, (int, float)) and math.isclose(left, right, rel_tol=1e-12):
         return []
     return [] if left == right else [f"{path}: {left!r} in Python, {right!r} in the browser"]
+
+
+# Digits --------------------------------------------------------------------------------------------------------------
+
+
+def test_numbers_have_the_digits_that_python_gives_them(page: Page) -> None:
+    source = random.Random(4)
+    cases = [source.choice((1, -1)) * source.random() * 10 ** source.randrange(-8, 15) for _ in range(3000)]
+    cases += [whole / 8 for whole in range(-2000, 2000)]  # ties among them: 12.25, 150.5
+    cases += [0.0, 1.0, 99.95, 99.949, 999.5, 1e15, 0.001, 0.00099]
+    theirs = asked(page, "(cases) => cases.map((value) => cbtrace.number(value).replace('-0', '0'))", cases)
+    ours = [formats.number(value).replace("-0", "0") for value in cases]
+    assert [pair for pair in zip(cases, ours, theirs, strict=True) if pair[1] != pair[2]] == []
+    sizes = [abs(value) * 1e3 for value in cases]
+    theirs = asked(page, "(cases) => cases.map(cbtrace.bytes)", sizes)
+    assert theirs == [formats.size(value).replace("\N{NO-BREAK SPACE}", " ") for value in sizes]
+    shares = [abs(value) for value in cases if abs(value) < 1e6]
+    theirs = asked(page, "(cases) => cases.map((value) => cbtrace.nearest(value, 'toFixed', 1))", shares)
+    assert theirs == [f"{value:.1f}" for value in shares]
 
 
 # Judgements ----------------------------------------------------------------------------------------------------------

@@ -21,6 +21,11 @@ DIRECTION_WORDS: dict[Change, tuple[str, str]] = {
 """What B is called when its value is smaller, and when it is larger. Each is also the key of the word's text."""
 
 
+def direction_word(change: Change, difference: float) -> str:
+    """What B is called where its value is A's plus ``difference``."""
+    return "equal" if difference == 0 else DIRECTION_WORDS[change][difference > 0]
+
+
 @dataclass(frozen=True)
 class RunValue:
     """One number of a run. ``statistic`` is empty for metrics that are no distribution."""
@@ -50,9 +55,7 @@ class RunValue:
 
     def direction(self, difference: float) -> str:
         """What B is where its value is A's plus ``difference``: ``slower``, ``fewer``, ... or ``equal``."""
-        if difference == 0:
-            return "equal"
-        return DIRECTION_WORDS[self.metric.change][difference > 0]
+        return direction_word(self.metric.change, difference)
 
     def of(self, summary: RunSummary) -> float | None:
         """The number in ``summary``; ``None`` is unknown."""

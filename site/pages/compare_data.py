@@ -172,9 +172,13 @@ def _failures(trace: Trace) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:20])
 
 
-def catalogue_data(words: Words) -> dict[str, Any]:
-    """The metrics that the compare page lists, the rules by which it compares, and its texts."""
+def catalogue_data(words: Words, *, alone: bool = False) -> dict[str, Any]:
+    """The metrics that the compare page lists, the rules by which it compares, and its texts.
+
+    ``alone``: the page stands alone, without the pages of the runs and of the metrics that it would link to.
+    """
     return {
+        "alone": alone,
         "rules": comparison_rules(words),
         "effects": list(EFFECTS),
         "latencies": [_metric(metric, words) for metric in LATENCIES],

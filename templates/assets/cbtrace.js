@@ -46,12 +46,22 @@
     return text.replace(/\{(\w+)\}/g, (place, name) => (name in values ? String(values[name]) : place));
   }
 
+  // The nearest decimal as Python writes it: a tie goes to the even digit. `how` is toFixed or toPrecision.
+  function nearest(value, how, digits) {
+    const longer = value[how](digits + 1);
+    const exact = value[how](100);
+    const tie = longer.endsWith("5") && exact.startsWith(longer) && /^0*$/.test(exact.slice(longer.length));
+    const even = tie && /[02468]\.?5$/.test(longer);
+    return even ? longer.slice(0, -1).replace(/\.$/, "") : value[how](digits);
+  }
+
   // The same digits as the pages themselves: three significant ones, or all of the integer part.
   function number(value) {
     if (value === null || value === undefined) return "\u2014";
     const size = Math.abs(value);
-    if (size === 0 || size >= 100 || Number.isInteger(value)) return Math.round(value).toLocaleString("en-US");
-    return size >= 0.001 ? String(Number(value.toPrecision(3))) : value.toExponential(1);
+    if (size === 0 || size >= 100 || Number.isInteger(value)) return Number(nearest(value, "toFixed", 0)).toLocaleString("en-US");
+    if (size >= 0.001) return String(Number(nearest(value, "toPrecision", 3)));
+    return value.toExponential(1).replace(/e([+-])(\d)$/, "e$10$2");
   }
 
   function bytes(value) {
@@ -155,6 +165,6 @@
     document.addEventListener("keydown", keyPressed);
   }
 
-  window.cbtrace = { load, need, element, fill, number, bytes, readState, writeState, setState, cellValue, order, onKey, arrived };
+  window.cbtrace = { load, need, element, fill, nearest, number, bytes, readState, writeState, setState, cellValue, order, onKey, arrived };
   start();
 })();

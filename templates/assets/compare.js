@@ -51,13 +51,20 @@
     return side.runs.find((run) => run.slug === cbtrace.readState().get(name)) || side.runs[0];
   }
 
+  // What is chosen: what the fragment says, or what the page was made for.
+  function chosen() {
+    const state = cbtrace.readState();
+    for (const side of ["a", "b"]) if (!state.has(side) && place.dataset[side]) state.set(side, place.dataset[side]);
+    return state;
+  }
+
   function show(a, b, details) {
     forget();
     const made = comparison.compare(a.runs, b.runs, site.rules);
     const { compareChanges: changes, compareShapes: shapes, compareWhere: where, compareRequests: requests } = cbtrace;
     const several = a.runs.length > 1 || b.runs.length > 1;
     const parts = [
-      changes.sideTable(a, b),
+      changes.sideSection(a, b),
       changes.verdictSection(a, b, made),
       contents(),
       changes.differenceSection(made.comparability),
@@ -115,8 +122,7 @@
 
   async function update() {
     const turn = ++asked;
-    const state = cbtrace.readState();
-    const [a, b] = [state.get("a"), state.get("b")];
+    const [a, b] = ["a", "b"].map((side) => chosen().get(side));
     cbtrace.compareChoice.set(a, b);
     const missing = [a, b].flatMap((id) => runsOf(id)).find((slug) => !bySlug.has(slug));
     if (missing) return say(text("unknown_run", { slug: missing.slice(0, 100) }));
@@ -136,7 +142,7 @@
 
   // Each choice is a place in the browser's history, so that the back button leads to the one before.
   function go(changes) {
-    const state = cbtrace.readState();
+    const state = chosen();
     for (const [name, value] of Object.entries(changes)) {
       if (value) state.set(name, value);
       else state.delete(name);
@@ -146,13 +152,16 @@
   }
 
   function swap() {
-    const state = cbtrace.readState();
+    const state = chosen();
     go({ a: state.get("b"), b: state.get("a"), ra: state.get("rb"), rb: state.get("ra") });
   }
 
   cbtrace.compareChoice.start(form, { site, groups, prefix: REPEATS, runsOf, choose: (side, id) => go({ [side]: id, [`r${side}`]: null }) });
   form.querySelector("[data-swap]").addEventListener("click", swap);
   cbtrace.onKey("s", swap);
-  addEventListener("hashchange", update);
+  addEventListener("hashchange", () => {
+    // A fragment that names an element chooses nothing.
+    if (location.hash === "" || location.hash.includes("=")) update();
+  });
   update();
 })();

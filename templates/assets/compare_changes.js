@@ -3,18 +3,19 @@
   "use strict";
 
   const { element } = cbtrace;
-  const { site, words, text, isolated, amount, signed, withUnit, percent, table, row, cell, section, folded, chart, badge, judgedText, NONE, HEADS } = cbtrace.compareDom;
+  const { site, words, text, isolated, amount, signed, withUnit, percent, table, row, cell, section, folded, chart, badge, metricName, runName, judgedText, NONE, HEADS } = cbtrace.compareDom;
   const GRAVE = ["several", "resolved", "unlike", "mixed", "predicted"];
   const RUNS_LISTED = 40;
 
-  function sideTable(a, b) {
+  function sideSection(a, b) {
     const sides = [["A", words.baseline, a], ["B", words.candidate, b]];
     const rows = sides.flatMap(([side, what, { runs }]) =>
       runs.slice(0, RUNS_LISTED).map((run) =>
-        element("tr", {}, element("th", { scope: "row" }, badge(side), ` ${what}`), cell(element("a", { href: `runs/${run.slug}/index.html` }, element("bdi", { class: "name" }, run.name))), cell(isolated(run.model)), cell(run.recorded), cell(run.whole ? words.whole : words.not_whole)),
+        element("tr", {}, element("th", { scope: "row" }, badge(side), ` ${what}`), cell(runName(run)), cell(isolated(run.model)), cell(run.recorded), cell(run.whole ? words.whole : words.not_whole)),
       ),
     );
-    return table(text("sides_caption", { a: a.runs.length, b: b.runs.length }), [[words.side, false], [words.run, false], [words.model, false], [words.recorded, false], [words.recording, false]], rows);
+    const made = table(text("sides_caption", { a: a.runs.length, b: b.runs.length }), [[words.side, false], [words.run, false], [words.model, false], [words.recorded, false], [words.recording, false]], rows);
+    return section("sides", words.sides, made);
   }
 
   function banner(kind, sentence) {
@@ -47,6 +48,7 @@
       changed: changed[0],
       followed: nameList(variables.filter((name) => !changed.includes(name))),
       unlike: nameList(unlike.slice(0, 8).map((fact) => fact.name)),
+      mixed: nameList([...unlike.slice(0, 8).map((fact) => fact.name), ...variables]),
       categories: nameList(categories.map((name) => words[`category_${name}`])),
       tags: nameList(tags.map((tag) => tag.name)),
     };
@@ -110,13 +112,12 @@
 
   function changeRow(value) {
     const { judgement, unit } = value;
-    const label = element("a", { class: "metric", href: `metrics.html#${value.metric}` }, value.label);
     const shownUnit = unit && unit !== "bytes" && unit !== "%" ? element("span", { class: "unit" }, ` ${unit}`) : null;
     const known = judgement.difference !== null;
     return element(
       "tr",
       { "data-value": value.key, "data-word": judgement.word, "data-why": judgement.why },
-      element("th", { scope: "row" }, label, shownUnit),
+      element("th", { scope: "row" }, metricName(value.metric, value.label), shownUnit),
       cell(value.statistic),
       element("td", { class: "num" }, side(value, value.a, judgement.mean_a)),
       element("td", { class: "num" }, side(value, value.b, judgement.mean_b)),
@@ -155,5 +156,5 @@
     return element("div", { id: "effects" }, element("h3", {}, label), chart("effects", label, () => ({ effects: rows() })));
   }
 
-  cbtrace.compareChanges = { sideTable, verdictSection, differenceSection, changeSection };
+  cbtrace.compareChanges = { sideSection, verdictSection, differenceSection, changeSection };
 })();

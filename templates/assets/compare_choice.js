@@ -49,10 +49,18 @@
   function set(a, b, sides = SIDES) {
     for (const [side, id] of [["a", a], ["b", b]].filter(([name]) => sides.includes(name))) {
       const select = form.elements[side];
-      const known = Array.from(select.options).some((option) => option.value === (id || ""));
+      const entry = groupOf(id) || id;
+      const known = Array.from(select.options).some((option) => option.value === (entry || ""));
       if (!known && from.runsOf(id).length) select.append(element("option", { value: id }, text("picked", { count: from.runsOf(id).length })));
-      select.value = id || "";
+      select.value = entry || "";
     }
+  }
+
+  // The entry of the group that has exactly the runs of a side, whatever its name in the link.
+  function groupOf(id) {
+    const runs = from.runsOf(id).join(".");
+    const found = Array.from(from.groups).find(([, group]) => group.runs.join(".") === runs);
+    return found ? from.prefix + found[0] : null;
   }
 
   // A list of all runs with a box each, made when it is opened.

@@ -40,7 +40,7 @@
     if (share === null || share === undefined) return NONE;
     if (share === 0) return "0 %";
     const size = Math.abs(100 * share);
-    return `${share > 0 ? "+" : MINUS}${size < 0.05 ? "<0.1" : size.toFixed(1)} %`;
+    return `${share > 0 ? "+" : MINUS}${size < 0.05 ? "<0.1" : cbtrace.nearest(size, "toFixed", 1)} %`;
   }
 
   // A table in a region of its own that scrolls sideways, and downward if `tall`. `heads`
@@ -108,6 +108,16 @@
     waiting = [];
   }
 
+  // Names of metrics and of runs lead to their pages, where there are such.
+  function metricName(metric, label) {
+    return site.alone ? label : element("a", { class: "metric", href: `metrics.html#${metric}` }, label);
+  }
+
+  function runName(run) {
+    const name = element("bdi", { class: "name" }, run.name);
+    return site.alone ? name : element("a", { href: `runs/${run.slug}/index.html` }, name);
+  }
+
   function badge(side) {
     return element("span", { class: `run-${side.toLowerCase()}` }, side);
   }
@@ -125,5 +135,5 @@
 
   const HEADS = [[words.head_a, true], [words.head_b, true], [words.change, true]];
 
-  cbtrace.compareDom = { site, words, text, isolated, amount, signed, withUnit, percent, table, row, cell, section, folded, chart, forget, draw, badge, direction, judgedText, NONE, HEADS };
+  cbtrace.compareDom = { site, words, text, isolated, amount, signed, withUnit, percent, table, row, cell, section, folded, chart, forget, draw, badge, metricName, runName, direction, judgedText, NONE, HEADS };
 })();

@@ -3,7 +3,7 @@
   "use strict";
 
   const { element, number, compareDetails: details } = cbtrace;
-  const { site, words, text, signed, amount, withUnit, percent, table, row, section, folded, chart, direction, NONE, HEADS } = cbtrace.compareDom;
+  const { site, words, text, signed, amount, withUnit, percent, table, row, section, folded, chart, direction, metricName, NONE, HEADS } = cbtrace.compareDom;
   const MS = 1e6;
 
   function whereSection(a, b) {
@@ -64,7 +64,7 @@
 
   function valueRow({ metric, label, change }, a, b) {
     const [x, y] = [a, b].map((side) => details.mean(side.runs.map((run) => run.values[metric])));
-    return changeRow(element("a", { class: "metric", href: `metrics.html#${metric}` }, label), "", x, y, change, metric);
+    return changeRow(metricName(metric, label), "", x, y, change, metric);
   }
 
   function changeRow(label, unit, x, y, kind, id) {
