@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from cbtrace.site import formats
 from cbtrace.site.analysis.experiment import ExperimentRuns
+from cbtrace.site.analysis.experiment_effects import MEMORY, SPEED, THROUGHPUT
 from cbtrace.site.analysis.experiment_frontier import frontier
 from cbtrace.site.analysis.experiment_next import next_steps
 from cbtrace.site.analysis.experiment_slos import latency_limits, slos_of
@@ -21,11 +22,10 @@ from cbtrace.site.pages.experiment_correctness import (
     batching_tables,
     correctness_section,
 )
-from cbtrace.site.pages.experiment_effects import value_label, value_unit
 from cbtrace.site.pages.experiment_runs import Fact, RunRow, experiment_banners, plan_facts, run_rows
 from cbtrace.site.pages.experiment_stages import StageSection, stage_sections
 from cbtrace.site.pages.experiment_steps import StepRow, step_row
-from cbtrace.site.pages.experiment_verdicts import EffectColumn, VerdictRow, effect_columns, verdict_rows
+from cbtrace.site.pages.experiment_verdicts import ValueColumn, VerdictRow, value_columns, verdict_rows
 from cbtrace.site.words import Words
 
 SECTIONS = ("verdicts", "next", "front", "stages", "correctness", "batching", "all_runs", "plan")
@@ -61,13 +61,13 @@ class ExperimentView:
     facts: list[Fact]
     banners: list[Banner]
     answers: list[Answer]
-    columns: list[EffectColumn]
+    columns: list[ValueColumn]
     verdicts: list[VerdictRow]
     memory_note: str
     """What peak memory is read of; empty when that is not known."""
     steps: list[StepRow]
     front: list[FrontRow]
-    front_columns: list[str]
+    front_columns: list[ValueColumn]
     stages: list[StageSection]
     correctness: CorrectnessSection
     batching: list[BatchingTable]
@@ -90,12 +90,12 @@ def experiment_view(
         facts=[Fact(words(f"experiment.fact.{name}"), value) for name, value in facts],
         banners=experiment_banners(runs, verdicts, words),
         answers=_answers(runs, verdicts, correctness, steps, words),
-        columns=effect_columns(words),
+        columns=value_columns((*SPEED, MEMORY), words),
         verdicts=verdict_rows(runs, verdicts, words),
         memory_note=_memory_note(runs, words),
         steps=steps,
         front=_front_rows(runs),
-        front_columns=[f"{value_label(key, words)}, {value_unit(key)}" for key in LATENCIES],
+        front_columns=value_columns((THROUGHPUT, *LATENCIES), words),
         stages=stage_sections(runs, results, words),
         correctness=correctness,
         batching=batching_tables(runs, words),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cbtrace.site.analysis.experiment import ExperimentRuns, Variant, planned_text
-from cbtrace.site.analysis.experiment_effects import MEMORY, SPEED
 from cbtrace.site.analysis.experiment_next import settling_step
 from cbtrace.site.analysis.experiment_slos import SloCheck, latency_limits, slos_of
 from cbtrace.site.analysis.experiment_variables import BATCHING, followers
@@ -55,17 +54,17 @@ class VerdictRow:
 
 
 @dataclass(frozen=True)
-class EffectColumn:
-    """Heading of a column of changes."""
+class ValueColumn:
+    """Heading of a column of run-level values."""
 
     metric: str
     label: str
     unit: str
 
 
-def effect_columns(words: Words) -> list[EffectColumn]:
-    """The numbers that decide, when correctness and SLOs do not."""
-    return [EffectColumn(key.split(".")[0], value_label(key, words), value_unit(key)) for key in (*SPEED, MEMORY)]
+def value_columns(keys: Sequence[str], words: Words) -> list[ValueColumn]:
+    """Headings of run-level values."""
+    return [ValueColumn(key.split(".")[0], value_label(key, words), value_unit(key)) for key in keys]
 
 
 def verdict_rows(runs: ExperimentRuns, verdicts: list[Verdict], words: Words) -> list[VerdictRow]:
