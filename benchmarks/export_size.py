@@ -2,7 +2,8 @@
 
 ``python benchmarks/export_size.py [--steps N] [--requests N]``: each step gives every request a token. The run is the
 synthetic one of trace_size.py. Memory is the highest resident set of the process, with the trace alone and during each
-export; what an export adds must not grow with the number of tokens.
+export; what the export for Perfetto adds must not grow with the number of tokens. Tables are made one at a time, the
+one of tokens as a whole.
 """
 
 from __future__ import annotations

@@ -120,6 +120,15 @@ def test_times_are_exact_and_counters_are_those_of_the_steps(tmp_path: Path) -> 
     assert budget == {256}
 
 
+def test_memory_without_a_gpu_is_that_of_the_process(tmp_path: Path) -> None:
+    build = eventful(tmp_path / "run.cbt")
+    build.write(Memory(5, "", host_rss=77))
+    build.write(Memory(6, "nothing known"))
+    events = strict("".join(perfetto(build.close())))
+    assert [event["args"] for event in events if event["name"] == "memory bytes"] == [{"host_rss": 77}]
+    assert all(event["args"] for event in events if event["ph"] == "C")
+
+
 def test_an_arrow_leads_from_a_soft_reset_to_the_next_admission(tmp_path: Path) -> None:
     events = strict("".join(perfetto(eventful(tmp_path / "run.cbt").close())))
     start, finish = (next(event for event in events if event["ph"] == phase) for phase in "sf")

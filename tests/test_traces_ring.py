@@ -161,6 +161,60 @@ def test_a_killed_ring_is_a_trace(tmp_path: Path, after: int) -> None:
     assert trace.steps.members_known.all()
 
 
+KILLED_WHILE_REWRITING = """
+import os, signal, sys
+from pathlib import Path
+from cbtrace.traces import writer
+from test_traces_ring import limited, run
+
+path, stage, left = Path(sys.argv[1]), sys.argv[2], [2]
+
+def die():
+    left[0] -= 1  # the first rewriting is let pass
+    if not left[0]:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def copy(source, target, start, end, append=writer.append_bytes):
+    if stage == "while copying" and end - start > 1000:
+        append(source, target, start, start + (end - start) // 2)
+        die()
+        start += (end - start) // 2
+    append(source, target, start, end)
+
+def replace(aside, target, rename=Path.replace):
+    if stage == "before the new name":
+        die()
+    rename(aside, target)
+    if stage == "after the new name":
+        die()
+
+def write(file, data, write_all=writer._write_all):
+    if stage == "before the head":
+        die()
+    write_all(file, data)
+
+writer.append_bytes, writer._write_all, Path.replace = copy, write, replace
+run(limited(path, ring=True), 10_000)
+"""
+
+
+@pytest.mark.parametrize("stage", ["before the head", "while copying", "before the new name", "after the new name"])
+def test_a_ring_killed_while_it_is_rewritten_is_a_trace(tmp_path: Path, stage: str) -> None:
+    path = tmp_path / "run.cbt"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    command = [sys.executable, "-c", KILLED_WHILE_REWRITING, str(path), stage]
+    assert subprocess.run(command, env=environment, timeout=60, check=False).returncode == -signal.SIGKILL
+    assert (tmp_path / ".run.cbt.ring").exists() == (stage != "after the new name")
+    trace = open_trace(path)
+    assert [finding.slug for finding in check(trace)] == ["unfinished", "steps-overwritten"]
+    assert (trace.recovery.status, trace.recovery.steps_missing) == ("cut", 0)
+    assert np.all(np.diff(trace.steps.index) == 1)
+    assert trace.steps.members_known.all()
+    # The next recording under this name takes away what was left beside it.
+    TraceWriter(path, overwrite=True, max_bytes=LIMIT, ring=True).close()
+    assert [file.name for file in tmp_path.iterdir()] == ["run.cbt"]
+
+
 def test_a_limit_too_small_for_anything_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="at least"):
         TraceWriter(tmp_path / "run.cbt", max_bytes=SMALLEST_LIMIT - 1)

@@ -185,9 +185,10 @@ def _counters(trace: Trace) -> Iterator[_Timed]:
 def _memory(trace: Trace) -> Iterator[_Timed]:
     memory = trace.memory
     for row in np.argsort(memory.time_ns, kind="stable").tolist():
-        names = ("allocated", "reserved", "peak_allocated", "device_used")
+        names = ("allocated", "reserved", "peak_allocated", "device_used", "host_rss")
         values = {name: int(getattr(memory, name)[row]) for name in names}
-        yield _counter("memory bytes", max(int(memory.time_ns[row]), 0), values)
+        if max(values.values()) >= 0:
+            yield _counter("memory bytes", max(int(memory.time_ns[row]), 0), values)
 
 
 def _events(trace: Trace) -> Iterator[_Timed]:
