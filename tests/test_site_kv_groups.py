@@ -59,6 +59,10 @@ def test_blocks_follow_from_positions_resets_and_ends(tmp_path: Path) -> None:
     sliding, full = (used // UNIT_BYTES for used in found.used)
     assert full.tolist() == [2, 3, 1, 2, 3, 3, 3]
     assert sliding.tolist() == [2 * blocks for blocks in (2, 3, 1, 2, 2, 2, 2)]
+    tokens = np.array([6, 7 + 3, 4, 8, 9, 10, 11])
+    kept = np.array([6, 7 + 3, 4, 8, 8, 8, 8])
+    assert (found.written[1] == tokens * UNIT_BYTES // PAGE).all()
+    assert (found.written[0] == kept * 2 * UNIT_BYTES // PAGE).all()
 
 
 def test_groups_and_what_they_do_not_explain_are_the_recorded_use(tmp_path: Path) -> None:
@@ -108,6 +112,9 @@ def test_a_real_hybrid_engine_holds_what_its_positions_say(tmp_path: Path) -> No
     assert found is not None
     assert found.explained > 0.98
     assert (found.unexplained == 0).mean() > 0.9
+    slack = found.slack
+    assert slack is not None
+    assert 0 < slack.mean_share < 0.5  # blocks of 16 tokens, requests of 10 to 114
     words = load_words()
     timeline = timeline_data(trace, "run", 0, words)
     rows = timeline.overview["rows"]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cbtrace.site.analysis.kv import blocks_for
+from cbtrace.site.analysis.slack import BlockSlack
 from cbtrace.traces.columns import Ints
 from cbtrace.traces.reader import Trace
 from cbtrace.traces.schema import EventKind, KvGroup
@@ -39,12 +40,24 @@ class KvByGroup:
 
     groups: list[LayerGroup]
     used: Ints
+    written: Ints
+    """Of what is used, what tokens fill; the rest is slack inside blocks."""
     cached: Ints
     """Reusable prefixes; -1 where the engine does not tell them apart."""
     stranded: Ints
     """Free blocks inside memory that a group owns: of no use to another one; -1 likewise."""
     unexplained: Ints
     """By step: bytes in use that the positions of requests do not explain (negative where blocks are shared)."""
+
+    @property
+    def slack(self) -> BlockSlack | None:
+        """Slack inside blocks, over the steps that positions explain wholly; ``None`` without one."""
+        used = self.used.sum(axis=0)
+        told = (self.unexplained == 0) & (used > 0)
+        if not told.any():
+            return None
+        slack = (used - self.written.sum(axis=0))[told]
+        return BlockSlack(float(slack.mean()), float(np.mean(slack / used[told])), len(used), int(told.sum()))
 
     @property
     def explained(self) -> float:
@@ -58,10 +71,11 @@ def kv_by_group(trace: Trace) -> KvByGroup | None:
     groups = _merged(trace.geometry.groups) if trace.geometry else []
     if len(groups) < 2 or not len(trace.steps.index) or any(group.tokens_per_block <= 0 for group in groups):
         return None
-    used = np.stack([_used(trace, group) for group in groups])
+    held = [_held(trace, group) for group in groups]
+    used, written = (np.stack([of_group[i] for of_group in held]) for i in range(2))
     free, cached = _recorded(trace, groups)
     known = trace.steps.kv_used >= 0
-    return KvByGroup(groups, used, cached, free, np.where(known, trace.steps.kv_used - used.sum(axis=0), 0))
+    return KvByGroup(groups, used, written, cached, free, np.where(known, trace.steps.kv_used - used.sum(axis=0), 0))
 
 
 def _merged(groups: list[KvGroup]) -> list[LayerGroup]:
@@ -78,20 +92,27 @@ def _merged(groups: list[KvGroup]) -> list[LayerGroup]:
     return list(merged.values())
 
 
-def _used(trace: Trace, group: LayerGroup) -> Ints:
-    """By step: bytes of ``group`` that requests hold once the step was scheduled."""
+def _held(trace: Trace, group: LayerGroup) -> tuple[Ints, Ints]:
+    """By step: bytes of ``group`` that requests hold once it was scheduled, and those of them that tokens fill."""
     steps, members = trace.steps, trace.step_requests
     kept = (members.position >= 0) & ~members.wasted
     order = np.lexsort((members.step[kept], members.request[kept]))
     request, step = members.request[kept][order], members.step[kept][order]
     reached = (members.position + members.prefill + members.decode + members.recompute)[kept][order]
-    held = blocks_for(reached, group.tokens_per_block, group.window)
+    tokens = np.minimum(reached, group.window) if group.window >= 0 else reached
+    blocks = blocks_for(reached, group.tokens_per_block, group.window)
     until = _held_until(trace, request, step)
     row, end = np.searchsorted(steps.index, step), np.searchsorted(steps.index, until)
-    change = np.zeros(len(steps.index) + 1, dtype=np.int64)
-    np.add.at(change, row, held)
-    np.add.at(change, np.maximum(end, row), -held)
-    return np.cumsum(change[:-1]) * group.block_bytes
+    written = _summed(row, np.maximum(end, row), tokens, len(steps.index)) * group.block_bytes // group.tokens_per_block
+    return _summed(row, np.maximum(end, row), blocks, len(steps.index)) * group.block_bytes, written
+
+
+def _summed(row: Ints, end: Ints, amount: Ints, steps: int) -> Ints:
+    """By step: the sum of all amounts that hold from their ``row`` to before their ``end``."""
+    change = np.zeros(steps + 1, dtype=np.int64)
+    np.add.at(change, row, amount)
+    np.add.at(change, end, -amount)
+    return np.cumsum(change[:-1])
 
 
 def _held_until(trace: Trace, request: Ints, step: Ints) -> Ints:

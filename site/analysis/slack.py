@@ -24,8 +24,8 @@ class BlockSlack:
 def block_slack(engine: Engine, steps: Steps, requests: Requests) -> BlockSlack | None:
     """Used bytes less written ones, as a mean over steps; ``None`` when it cannot be told.
 
-    It is told for models with full attention only, since a sliding window gives blocks back, and for runs without
-    prefix hits and forks, since a shared block would be counted once in use and often in tokens.
+    It is told for models with full attention only (:mod:`~cbtrace.site.analysis.kv_groups` has those with windows), and
+    for runs without prefix hits and forks: a shared block would be counted once in use and often in tokens.
     """
     groups = engine.kv.groups
     shared = (requests.prefix_hit > 0).any() or (requests.recompute_saved > 0).any() or (requests.parent >= 0).any()

@@ -82,7 +82,7 @@ def kv_section(trace: Trace, kv: KvBudget | None, groups: KvByGroup | None, word
         rows=rows,
         groups=[] if groups is None else _group_rows(trace, groups, words),
         groups_text=told,
-        slack=_slack(trace, trace.engines[-1], words),
+        slack=_slack(trace, trace.engines[-1], groups, words),
     )
 
 
@@ -113,8 +113,8 @@ def _group_rows(trace: Trace, by_group: KvByGroup, words: Words) -> list[GroupRo
     return rows
 
 
-def _slack(trace: Trace, engine: Engine, words: Words) -> str:
-    slack = block_slack(engine, trace.steps, trace.requests)
+def _slack(trace: Trace, engine: Engine, groups: KvByGroup | None, words: Words) -> str:
+    slack = groups.slack if groups is not None else block_slack(engine, trace.steps, trace.requests)
     if slack is None:
         return words("kv.slack_unknown")
     return words(
