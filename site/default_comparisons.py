@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from cbtrace.site.experiment_files import FoundExperiment
 from cbtrace.site.pages.chrome import Chrome
-from cbtrace.site.pages.compare import DefaultComparison, comparison_page
+from cbtrace.site.pages.compare import DefaultComparison, comparison_page, comparison_path
 from cbtrace.site.plain_text import plain
 from cbtrace.site.run_files import RunRecord
 from cbtrace.traces.experiment import VariantEntry
@@ -30,8 +29,7 @@ def default_comparisons(
     """Make them; return where each is, and the texts of the pages by path relative to the site."""
     comparisons, texts = [], {}
     for pair in (pair for experiment in found for pair in _pairs(chrome, experiment, records)):
-        names = "|".join(".".join(run.slug for run in side) for side in (pair.a, pair.b))
-        page = f"comparison-{hashlib.sha256(names.encode()).hexdigest()[:8]}.html"
+        page = comparison_path([run.slug for run in pair.a], [run.slug for run in pair.b])
         sides = ([run.side for run in side] for side in (pair.a, pair.b))
         texts[page] = comparison_page(chrome, runs_script, pair.label, *sides)
         comparisons.append(DefaultComparison(pair.label, page))

@@ -82,12 +82,27 @@ def test_the_index_leads_to_the_experiment_and_the_experiment_to_its_runs(browse
         assert seen.troubles == []
 
 
-def test_a_verdict_leads_to_the_comparison_of_all_repeats(browser: Browser, site: BuildReport) -> None:
-    with visit(browser) as seen:
+def test_a_verdict_leads_to_the_comparison_of_all_repeats_without_javascript(
+    browser: Browser, site: BuildReport
+) -> None:
+    with visit(browser, java_script_enabled=False) as seen:
         seen.goto(page_of(site))
         seen.page.click("#variant-3 a:has-text('Compare')")
+        assert "max_batch_tokens=1024" in seen.text("main")
+        assert seen.troubles == []
+
+
+def test_against_another_variant_than_the_baseline_the_comparison_is_made_by_the_browser(
+    browser: Browser, tmp_path: Path
+) -> None:
+    lab = Lab().baseline(repeats=1).add("shared", changes={"workload": "w"}, workload="w", repeats=2)
+    lab.add("not shared", changes={"allow_block_sharing": False}, based_on="shared", workload="w", repeats=2)
+    write_folder(tmp_path / "two", lab)
+    with visit(browser) as seen:
+        seen.goto(page_of(build(tmp_path / "two")))
+        seen.page.click("#variant-3 a:has-text('Compare')")
         seen.page.wait_for_selector("[data-shown]")
-        assert len(seen.page.url.partition("b=")[2].split(".")) == 3
+        assert len(seen.page.url.partition("b=")[2].split(".")) == 2
         assert seen.troubles == []
 
 

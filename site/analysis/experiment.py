@@ -57,11 +57,6 @@ class ExperimentRun:
         """Whether its trace was calculated, so that it never counts as a run."""
         return self.traced is not None and self.traced.summary.predicted
 
-    @property
-    def measured(self) -> bool:
-        """Whether it counts: it went to its end, and its trace holds measurements."""
-        return self.entry.status == "done" and self.traced is not None and not self.predicted
-
     def value(self, key: str) -> float | None:
         """One of its run-level values; ``None`` is unknown."""
         return None if self.traced is None else RUN_VALUES[key].of(self.traced.summary)
@@ -87,9 +82,14 @@ class Variant:
         return self.entry.name
 
     @cached_property
+    def done(self) -> list[ExperimentRun]:
+        """Runs that went to their end and have a trace here, predicted ones too."""
+        return [run for run in self.runs if run.entry.status == "done" and run.traced is not None]
+
+    @cached_property
     def measured(self) -> list[ExperimentRun]:
         """The runs that count."""
-        return [run for run in self.runs if run.measured]
+        return [run for run in self.done if not run.predicted]
 
     @cached_property
     def failed(self) -> list[ExperimentRun]:

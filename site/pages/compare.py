@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -41,6 +42,12 @@ class _Shown:
     a: str
     b: str
     sections: list[StaticSection]
+
+
+def comparison_path(a: Sequence[str], b: Sequence[str]) -> str:
+    """Where the page of a comparison lies, relative to the site; ``a`` and ``b`` are names of runs."""
+    names = "|".join(".".join(side) for side in (a, b))
+    return f"comparison-{hashlib.sha256(names.encode()).hexdigest()[:8]}.html"
 
 
 def compare_page(chrome: Chrome, runs_script: str, defaults: Sequence[DefaultComparison] = ()) -> str:

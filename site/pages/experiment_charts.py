@@ -61,7 +61,7 @@ def _variable(found: VariableResult, keys: Sequence[str], words: Words) -> dict[
             {
                 "label": point.point.value or point.point.variant.name,
                 "start": point.point.start,
-                "runs": [_run(run, keys) for run in point.point.variant.runs if run.measured or run.predicted],
+                "runs": [_run(run, keys) for run in point.point.variant.done],
                 "intervals": [interval(point.point.variant.values(key)) for key in keys],
                 "failures": [_failure(run, words) for run in point.point.variant.failed],
             }

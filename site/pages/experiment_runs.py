@@ -80,7 +80,7 @@ def _row(run: ExperimentRun, words: Words) -> RunRow:
 
 def _number(run: ExperimentRun, key: str) -> NumberCell:
     """A number of a run. One that did not come to its end has none: it would look like the others'."""
-    value = run.value(key) if run.measured or run.predicted else None
+    value = run.value(key) if run.entry.status == "done" else None
     return NumberCell(value, value_text(key, value))
 
 

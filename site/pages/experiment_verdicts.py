@@ -10,6 +10,7 @@ from cbtrace.site.analysis.experiment_next import settling_step
 from cbtrace.site.analysis.experiment_slos import SloCheck, latency_limits, slos_of
 from cbtrace.site.analysis.experiment_variables import BATCHING, followers
 from cbtrace.site.analysis.experiment_verdict import Verdict, compared, differing
+from cbtrace.site.pages.compare import comparison_path
 from cbtrace.site.pages.experiment_effects import (
     EffectCell,
     change_text,
@@ -50,7 +51,7 @@ class VerdictRow:
     rival: str
     cells: list[EffectCell]
     compare: str
-    """Fragment of the compare page; empty where there is nothing to compare."""
+    """Where it is compared with its rival, relative to the site; empty where there is nothing to compare."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def _row(
         slos=[slo_cell(check, words) for check in verdict.checks if check.state != "unknown"],
         rival=rival.name if rival is not None else "",
         cells=[effect_cell(effect, words) for effect in verdict.effects],
-        compare=_compare(verdict),
+        compare=_compare(verdict, by_baseline=rival is runs.baseline),
     )
 
 
@@ -111,14 +112,14 @@ def _rests(verdict: Verdict, words: Words) -> str:
     return words("experiment.rests", runs=verdict.runs, rival_runs=verdict.rival_runs)
 
 
-def _compare(verdict: Verdict) -> str:
+def _compare(verdict: Verdict, *, by_baseline: bool) -> str:
+    """Where the two are compared. With the baseline it is a page that needs no scripts."""
     if verdict.rival is None:
         return ""
-    a, b = (
-        ".".join(run.traced.slug for run in side.measured if run.traced is not None)
-        for side in (verdict.rival, verdict.variant)
-    )
-    return f"#a={a}&b={b}" if a and b else ""
+    a, b = ([it.traced.slug for it in side.done if it.traced] for side in (verdict.rival, verdict.variant))
+    if not a or not b:
+        return ""
+    return comparison_path(a, b) if by_baseline else f"compare.html#a={'.'.join(a)}&b={'.'.join(b)}"
 
 
 # The line that decided -----------------------------------------------------------------------------------------------
