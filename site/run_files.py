@@ -115,7 +115,7 @@ def run_files(chrome: Chrome, source: RunSource) -> tuple[RunRecord, dict[str, s
     side, entry = add_side(out, trace, summary, cuts)
     record = RunRecord(
         slug=slug,
-        name=view.name,
+        name=view.name.encode(errors="backslashreplace").decode(),  # a file's name need not be text
         page=out.add("index.html", run_page(chrome, view, script, key)),
         complete=trace.recovery.whole,
         summary=summary,

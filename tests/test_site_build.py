@@ -148,6 +148,25 @@ def test_untrusted_names_are_text_and_stay_inside(tmp_path: Path) -> None:
         assert "<b>" not in text, path
 
 
+def test_untrusted_file_names_are_text_and_stay_inside(tmp_path: Path) -> None:
+    """The runs have no name of their own: their file's is shown instead."""
+    names = [b"\"'<b>&\xe2\x80\xae\xf0\x9f\x98\x80", b"new\nline", b"..", b"-o", b"x" * 230, b"not utf-8 \xff", b"{0}"]
+    (tmp_path / "runs").mkdir()
+    paths = [tmp_path / "runs" / os.fsdecode(name + b".cbt") for name in names]
+    for number, path in enumerate(paths):
+        busy_run(path, "", requests=2, seed=number)
+    (tmp_path / "runs" / "<b>\nno trace.cbt").write_text("no trace")
+    report = build_site(sorted((tmp_path / "runs").iterdir()), tmp_path / "site")
+    assert [run.slug for run in report.failed] == ["not-a-trace"]
+    assert all(run.kept for run in build_site(paths, tmp_path / "site").runs)
+    assert {path.name for path in tmp_path.iterdir()} == {"site", "runs"}
+    assert len(list((report.out / "runs").iterdir())) == len(names)
+    for folder in (report.out / "runs").iterdir():
+        assert re.fullmatch(r"[a-z0-9-]{1,60}", folder.name)
+    for page in report.out.rglob("*.html"):
+        assert "<b>" not in page.read_text(encoding="utf-8")
+
+
 def test_slugs_are_never_taken_twice(tmp_path: Path) -> None:
     busy_run(tmp_path / "run.cbt")
     slugs = [run_slug("Größe: 14 blocks!", source) for source in sources([tmp_path / "run.cbt"] * 3)]
