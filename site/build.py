@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cbtrace.site.analysis.summary import RunSummary
-from cbtrace.site.assets import hashed_name, site_assets, site_chrome
-from cbtrace.site.default_comparisons import default_comparisons
-from cbtrace.site.experiment_files import FoundExperiment, UnreadExperiment, experiment_files, find_experiments
+from cbtrace.site.assets import site_assets, site_chrome
 from cbtrace.site.folder import STATE, OutputFolder
-from cbtrace.site.pages.about import about_page
 from cbtrace.site.pages.chrome import Chrome
-from cbtrace.site.pages.compare import compare_page
-from cbtrace.site.pages.compare_data import catalogue_data
-from cbtrace.site.pages.index import ExperimentEntry, UnreadTrace, index_page
-from cbtrace.site.pages.messages import messages_page
-from cbtrace.site.pages.metrics import metrics_page
 from cbtrace.site.records import kept_record, maker_digest
-from cbtrace.site.render import data_script
 from cbtrace.site.run_builds import FailedRun, FinishedRun, RunTask, build_runs, run_tasks
 from cbtrace.site.run_files import SLUG_DIGITS, RunRecord, RunSource, digest_file
+from cbtrace.site.shared_pages import put_shared_pages
 from cbtrace.site.words import load_words
 from cbtrace.traces.errors import TraceError, UsageError
 
@@ -91,7 +83,7 @@ def build_site(
         assets = site_assets(words)
         chrome = site_chrome(assets, title, words)
         folder.put(assets.files)
-        tasks = run_tasks(sources(paths), maker_digest(chrome))
+        tasks = run_tasks(sources(dict.fromkeys(paths)), maker_digest(chrome))
         kept = {} if fresh else _kept(folder, tasks)
         built = _build(folder, chrome, [task for task in tasks if task not in kept], jobs, progress)
         outcomes = {task: kept.get(task) or built[task] for task in tasks}
@@ -99,15 +91,7 @@ def build_site(
         failed = [run for run in outcomes.values() if isinstance(run, FailedRun)]
         if not runs:
             raise TraceError(failed[0].text, slug=failed[0].slug)
-        records = {task.source.path: run for task, run in runs}
-        found = find_experiments(records)
-        failed += [FailedRun(it.path, it.text, it.slug) for it in found if isinstance(it, UnreadExperiment)]
-        whole = [it for it in found if isinstance(it, FoundExperiment)]
-        experiments = _put_experiments(folder, chrome, whole, records)
-        choices = _put_choices(folder, chrome, [run for _, run in runs])
-        defaults, texts = default_comparisons(chrome, whole, records, choices)
-        folder.put(texts | {"compare.html": compare_page(chrome, choices, defaults)})
-        folder.put(shared_pages(chrome, [run for _, run in runs], experiments, failed))
+        failed += put_shared_pages(folder, chrome, {task.source.path: run for task, run in runs}, failed)
     return _report(folder, [(task.source.path, run, task in kept) for task, run in runs], failed)
 
 
@@ -149,43 +133,3 @@ def _build(
             built[task] = outcome
         tell(len(built), len(tasks), task.source.path.name)
     return built
-
-
-def _put_experiments(
-    folder: OutputFolder, chrome: Chrome, experiments: Iterable[FoundExperiment], records: Mapping[Path, RunRecord]
-) -> list[ExperimentEntry]:
-    """Build the pages of the experiments that the runs belong to; return what the index says of them."""
-    taken: set[str] = set()
-    entries = []
-    for found in experiments:
-        entry, texts = experiment_files(chrome, found, records, taken)
-        folder.put(texts)
-        entries.append(entry)
-    return entries
-
-
-def _put_choices(folder: OutputFolder, chrome: Chrome, records: Sequence[RunRecord]) -> str:
-    """Put the list of runs that the compare page chooses from; return its path relative to the site."""
-    text = data_script("runs", {"runs": [record.entry for record in records]} | catalogue_data(chrome.words))
-    path = f"assets/{hashed_name('runs.js', text)}"
-    folder.put({path: text})
-    return path
-
-
-def shared_pages(
-    chrome: Chrome,
-    records: Sequence[RunRecord],
-    experiments: Sequence[ExperimentEntry],
-    failed: Sequence[FailedRun],
-) -> dict[str, str]:
-    """The pages that are not of one run, by path relative to the site, with the data they need."""
-    # A page names files only: the folders of this machine are nobody's business.
-    unread = [
-        UnreadTrace(run.source.name, run.text.replace(str(run.source), run.source.name), run.slug) for run in failed
-    ]
-    return {
-        "metrics.html": metrics_page(chrome),
-        "about.html": about_page(chrome),
-        "messages.html": messages_page(chrome),
-        "index.html": index_page(chrome, [record.row for record in records], experiments, unread),
-    }
