@@ -7,7 +7,7 @@ from pathlib import Path
 from cbtrace.site.analysis.memory_budget import marks, memory_budget
 from cbtrace.site.pages.budget_section import memory_section
 from cbtrace.site.words import load_words
-from cbtrace.traces.schema import Memory
+from cbtrace.traces.schema import Engine, Memory
 from trace_builder import TraceBuilder
 
 GIB = 1 << 30
@@ -52,6 +52,21 @@ def test_the_terms_add_up_to_the_device(tmp_path: Path) -> None:
     }
     assert budget.unattributed == 0
     assert sum(term.bytes for term in budget.terms) + budget.unattributed == budget.device_total == 100 * GIB
+
+
+def test_what_was_predicted_stands_beside_what_was_measured(tmp_path: Path) -> None:
+    build = recorded(tmp_path / "run.cbt")
+    engine = build.frames[1]
+    assert isinstance(engine, Engine)
+    engine.predicted_memory = {"kv_cache": 48 * GIB, "kv_trash": 2 * GIB, "kv_indices": GIB, "activation_peak": 2 * GIB}
+    build.write(engine)
+    rows = {row.label: row for row in memory_section(build.close(), load_words()).rows}
+    shown = {label: (row.measured, row.predicted) for label, row in rows.items()}
+    space = "\N{NO-BREAK SPACE}"
+    assert shown["KV cache"] == (f"50{space}GiB", f"50{space}GiB")
+    assert shown["Static inputs"] == (f"1{space}GiB", f"1{space}GiB")
+    assert shown["Activation peak above it"] == (f"3{space}GiB", f"2{space}GiB")
+    assert shown["Weights"][1] == "\N{EM DASH}"  # the engine's model does not charge for them
 
 
 def test_without_a_device_there_is_no_budget_but_there_are_marks(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,13 @@ STAGES = (
     ("warm_up", "inputs_created", "before_first_request"),
 )
 """Terms that stay: what was allocated between two marks."""
+
+PREDICTED = {
+    "kv_cache": ("kv_cache", "kv_trash"),
+    "static_inputs": ("input_output", "attention_mask", "block_table", "kv_indices"),
+    "activations": ("logits_rows", "activation_peak", "cache_reads"),
+}
+"""Measured terms, and those of the engine's own memory model that forecast them. It charges for no other."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,12 @@ def marks(memory: MemorySamples) -> list[MarkRow]:
         )
         for i in rows
     ]
+
+
+def forecast(term: str, predicted: Mapping[str, int]) -> int | None:
+    """What the engine's memory model says of a measured term; ``None`` when it says nothing."""
+    found = [predicted[name] for name in PREDICTED.get(term, ()) if name in predicted]
+    return sum(found) if found else None
 
 
 def memory_budget(memory: MemorySamples) -> MemoryBudget | None:

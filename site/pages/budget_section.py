@@ -8,7 +8,7 @@ from cbtrace.site import formats
 from cbtrace.site.analysis.admission import admission_limits
 from cbtrace.site.analysis.evidence import Evidence
 from cbtrace.site.analysis.kv import KvBudget
-from cbtrace.site.analysis.memory_budget import marks, memory_budget
+from cbtrace.site.analysis.memory_budget import forecast, marks, memory_budget
 from cbtrace.site.analysis.pieces import COLUMN, WAITS
 from cbtrace.site.words import Words
 from cbtrace.traces.reader import Trace
@@ -35,10 +35,11 @@ class LimitRow:
 
 @dataclass(frozen=True)
 class MemoryRow:
-    """One term of the GPU's memory: measured, and what the engine predicted."""
+    """One term of the GPU's memory: measured, and what the engine's own model says of it."""
 
     label: str
     measured: str
+    predicted: str
     share: str
 
 
@@ -137,13 +138,17 @@ def _limited(evidence: Evidence, reasons: tuple[AdmissionStop, ...], words: Word
 def memory_section(trace: Trace, words: Words) -> MemorySection:
     """Measured terms that add up to the device, marks, and the engine's prediction."""
     budget = memory_budget(trace.memory)
+    predicted = trace.engines[-1].predicted_memory if trace.engines else {}
     rows: list[MemoryRow] = []
     title = words("memory.title_none")
     if budget is not None:
         terms = [(term.name, term.bytes) for term in budget.terms] + [("unattributed", budget.unattributed)]
         rows = [
             MemoryRow(
-                words(f"memory.{name}"), formats.signed_size(amount), formats.percent(amount / budget.device_total)
+                words(f"memory.{name}"),
+                formats.signed_size(amount),
+                formats.size(forecast(name, predicted)),
+                formats.percent(amount / budget.device_total),
             )
             for name, amount in [*terms, ("total", budget.device_total)]
         ]
@@ -156,6 +161,5 @@ def memory_section(trace: Trace, words: Words) -> MemorySection:
         )
         for mark in marks(trace.memory)
     ]
-    predicted = trace.engines[-1].predicted_memory if trace.engines else {}
     terms_told = [(words.or_key(f"predicted.{name}", name), formats.size(predicted[name])) for name in predicted]
     return MemorySection(title, rows, told, terms_told)
