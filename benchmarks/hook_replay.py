@@ -112,13 +112,15 @@ class Scheduler:
     def clear_cancelled_requests(self) -> list[Any]:
         return []
 
+    def set_request_cancellation(self, _request_id: str) -> None: ...
+
 
 class Processor:
     """Calls its parts in the engine's order, and does nothing else but to empty the caches if asked to."""
 
     def __init__(self, cold: bool = False) -> None:
         self._ballast = np.zeros(1 << 20) if cold else np.zeros(0)  # 8 MiB: more than a core's second-level cache
-        self.scheduler = Scheduler()
+        self.scheduler, self.cache = Scheduler(), None
         self.max_batch_tokens = 8192
         self.use_async_batching, self.model_device = False, "cpu"
         self.cb_config = SimpleNamespace(cpu_offload_space=0.0)

@@ -1,9 +1,10 @@
-"""What recording costs a running engine: the same workload with and without the recorder, taken in turns.
+"""What recording costs a running engine, by one of two designs.
 
-One engine is kept for all rounds, so that nothing but the recorder differs; each round runs the workload once
-recorded and once not, in random order (``--variants``: also recorded without parts). Prints the ratio of wall times
-with its interval, the recorder's own cost a step as its footer tells it, and that cost by part from one run more.
-``hook_replay.py`` shows what the hooks cost without an engine.
+``turns`` (the default on a CPU): two equal engines, one recorded, take strict turns (:mod:`overhead_turns`), so that
+drift of the machine cancels. ``runs`` (the default on a GPU, where two engines would share its memory and overlap on
+it): one engine runs the workload again and again, once recorded and once not in random order (``--variants``: also
+recorded without parts). Either prints the ratio with its interval, the recorder's own cost a step as its footers tell
+it, and that cost by part from one recording more. ``hook_replay.py`` shows what the hooks cost without an engine.
 
     python benchmarks/recorder_overhead.py                                # CPU, 64 requests at a time
     python benchmarks/recorder_overhead.py --device cuda --shape 1b       # a 1.2 B Llama on a GPU
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import random
 import tempfile
 import time
@@ -22,14 +24,16 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from overhead_turns import CLOCKS, Twin, ratio_of_sums, take_turns
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 from transformers.generation import ContinuousBatchingConfig
 
 from cbtrace.recorder import attach
 from cbtrace.recorder.gpu_time import GpuStepTimer
 from cbtrace.recorder.memory import MemoryProbe
+from cbtrace.recorder.sink import Sink
 from cbtrace.recorder.step_watch import StepWatch
-from cbtrace.traces import TraceWriter, open_trace
+from cbtrace.traces import open_trace
 
 SHAPES = {
     "tiny": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4},
@@ -83,19 +87,21 @@ def run(manager: Any, inputs: list[list[int]], new_tokens: int) -> float:
 
 
 class PartTimes:
-    """Time inside the recorder's parts, by wrapping their methods for a while. They nest: writing is in results."""
+    """Time inside the recorder's parts, by wrapping their methods for a while. They nest: writing is in results. Each
+    clock adds half a microsecond or so to what it is around."""
 
     PARTS = (
         ("scheduling", StepWatch, ("scheduled", "prepared")),
         ("results", StepWatch, ("results_ready", "updated")),
         ("GPU events", GpuStepTimer, ("begin", "end", "collect")),
         ("memory samples", MemoryProbe, ("sample",)),
-        ("encode, checksum and write", TraceWriter, ("write",)),
+        ("encode, checksum and write", Sink, ("release", "emit")),
+        ("  of it, the system's write", os, ("write",)),
     )
 
     def __init__(self) -> None:
-        self.spent = {part: [0, 0] for part, _, _ in self.PARTS}
-        self._originals: list[tuple[type, str, Any]] = []
+        self.spent: dict[str, list[int]] = {part: [] for part, _, _ in self.PARTS}
+        self._originals: list[tuple[Any, str, Any]] = []
 
     def __enter__(self) -> PartTimes:
         for part, owner, names in self.PARTS:
@@ -116,10 +122,17 @@ class PartTimes:
             try:
                 return original(*args)
             finally:
-                spent[0] += time.perf_counter_ns() - begun
-                spent[1] += 1
+                spent.append(time.perf_counter_ns() - begun)
 
         return timed
+
+    def report(self, steps: int) -> None:
+        """Print a table: one call of each part, and how many a step makes."""
+        print("  by part (one recording more, each part with a clock around it; they nest):")
+        print(f"    {'':<28} {'us a call, p50':>15} {'mean':>8} {'calls a step':>13}")
+        for part, spent in self.spent.items():
+            p50, mean = (np.median(spent) / 1e3, np.mean(spent) / 1e3) if spent else (0.0, 0.0)
+            print(f"    {part:<28} {p50:15.1f} {mean:8.1f} {len(spent) / steps:13.2f}")
 
 
 def interval(ratios: np.ndarray, rounds: int = 10_000) -> tuple[float, float]:
@@ -130,8 +143,8 @@ def interval(ratios: np.ndarray, rounds: int = 10_000) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def start_engine(options: argparse.Namespace) -> tuple[Any, list[list[int]]]:
-    """A started manager and the prompts to send to it."""
+def make_engine(options: argparse.Namespace, model: Any) -> Any:
+    """A manager that is not yet started."""
     size = "page_size" if hasattr(ContinuousBatchingConfig, "page_size") else "block_size"
     config = ContinuousBatchingConfig(
         **{size: options.block_size},
@@ -142,12 +155,8 @@ def start_engine(options: argparse.Namespace) -> tuple[Any, list[list[int]]]:
         max_blocks_per_request=0,
         max_memory_percent=0.1 if options.device == "cpu" else None,
     )
-    model = build_model(options.shape, options.device)
     generation = GenerationConfig(max_new_tokens=options.new_tokens, do_sample=False, eos_token_id=-1)
-    manager = model.init_continuous_batching(generation, config)
-    manager.warmup()
-    manager.start()
-    return manager, workload(options, model.config.vocab_size)
+    return model.init_continuous_batching(generation, config)
 
 
 class Rounds:
@@ -178,16 +187,6 @@ class Rounds:
             self.footers[name].append(trace.footer)
             self.step_ns.append(np.diff(trace.steps.ready_ns))
 
-    def by_part(self) -> dict[str, tuple[float, float]]:
-        """Microseconds and calls a step of each part, in one more recorded run."""
-        path = self.folder / "parts.cbt"
-        with PartTimes() as parts:
-            recording = attach(self.manager, path)
-            run(self.manager, self.inputs, self.new_tokens)
-            recording.close()
-        steps = open_trace(path).footer.steps
-        return {part: (ns / steps / 1e3, calls / steps) for part, (ns, calls) in parts.spent.items()}
-
     def report(self, name: str) -> str:
         """One line about a variant."""
         ratios = np.array(self.walls[name]) / np.array(self.walls["off"])
@@ -199,10 +198,61 @@ class Rounds:
         return f"  {name:<16} wall on / off {np.median(ratios):.4f}, 95 % [{low:.4f}, {high:.4f}]   {own}"
 
 
+def by_runs(options: argparse.Namespace, model: Any, inputs: list[list[int]], folder: Path) -> None:
+    """Compare whole runs of one engine."""
+    manager = make_engine(options, model)
+    manager.warmup()
+    manager.start()
+    rounds = Rounds(manager, inputs, options, folder)
+    rounds.take(options.rounds)
+    with PartTimes() as parts:
+        recording = attach(manager, folder / "parts.cbt")
+        run(manager, inputs, options.new_tokens)
+        recording.close()
+    manager.stop(block=True, timeout=60)
+    _head(options, manager, rounds.step_ns)
+    print(f"  off: longest / shortest wall {max(rounds.walls['off']) / min(rounds.walls['off']):.3f}")
+    for name in rounds.variants[1:]:
+        print(rounds.report(name))
+    parts.report(open_trace(folder / "parts.cbt").footer.steps)
+
+
+def by_turns(options: argparse.Namespace, model: Any, inputs: list[list[int]], folder: Path) -> None:
+    """Compare the steps of two engines that take turns."""
+    with torch.inference_mode():
+        twins = (Twin(make_engine(options, model)), Twin(make_engine(options, model)))
+        turns = take_turns(twins, inputs, options.new_tokens, options.rounds, folder)
+        with PartTimes() as parts:
+            steps = take_turns(twins, inputs, options.new_tokens, 2, folder).steps
+    _head(options, twins[0].manager, turns.step_ns)
+    for clock in CLOCKS:
+        ratio, low, high = ratio_of_sums(turns.blocks(clock))
+        both = turns.turns(clock) / 1e3
+        added = both[:, 0] - both[:, 1]
+        print(
+            f"  {clock:<22} on / off {ratio:.4f}, 95 % [{low:.4f}, {high:.4f}]"
+            f"   added, us a step: p50 {np.median(added):.0f}, mean {added.mean():.0f}; off: {both[:, 1].mean():.0f}"
+        )
+    p50, p99 = (np.median([getattr(footer, f"cost_{p}_ns") for footer in turns.footers]) / 1e3 for p in ("p50", "p99"))
+    mean = sum(footer.cost_ns for footer in turns.footers) / turns.steps / 1e3
+    print(f"  own cost as footers tell it, us a step: p50 {p50:.0f}, mean {mean:.0f}, p99 {p99:.0f} (wall time)")
+    parts.report(steps)
+
+
+def _head(options: argparse.Namespace, manager: Any, step_ns: list[Any]) -> None:
+    device = torch.cuda.get_device_name() if options.device != "cpu" else "CPU"
+    is_async = manager.continuous_batching_config.use_async_batching
+    p50, p99 = np.percentile(np.concatenate(step_ns), [50, 99]) / 1e6
+    versions = f"Transformers {transformers.__version__}, async {is_async}"
+    print(f"{device}, {options.shape}, {versions}, {options.rounds} rounds by {options.design}")
+    print(f"{options.requests} requests of {options.new_tokens} tokens; step ms p50 {p50:.2f}, p99 {p99:.2f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--shape", choices=sorted(SHAPES), default="tiny")
+    parser.add_argument("--design", choices=["turns", "runs"], help="default: turns on a CPU, runs on a GPU")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--new-tokens", type=int, default=128)
@@ -213,28 +263,13 @@ def main() -> None:
     recorded = [name for name, settings in VARIANTS.items() if settings is not None]
     parser.add_argument("--variants", nargs="+", choices=recorded, default=["on"])
     options = parser.parse_args()
+    options.design = options.design or ("turns" if options.device == "cpu" else "runs")
     if options.device == "cpu":
         torch.set_num_threads(1)
-    manager, inputs = start_engine(options)
+    model = build_model(options.shape, options.device)
+    inputs = workload(options, model.config.vocab_size)
     with tempfile.TemporaryDirectory() as folder:
-        rounds = Rounds(manager, inputs, options, Path(folder))
-        rounds.take(options.rounds)
-        parts = rounds.by_part()
-    manager.stop(block=True, timeout=60)
-    device = torch.cuda.get_device_name() if options.device != "cpu" else "CPU"
-    is_async = manager.continuous_batching_config.use_async_batching
-    step_ms = np.percentile(np.concatenate(rounds.step_ns), [50, 99]) / 1e6
-    print(
-        f"{device}, {options.shape}, Transformers {transformers.__version__}, async {is_async}, {options.rounds} rounds"
-    )
-    p50, p99 = step_ms
-    print(f"{options.requests} requests of {options.new_tokens} tokens; step ms p50 {p50:.2f}, p99 {p99:.2f}")
-    print(f"  off: longest / shortest wall {max(rounds.walls['off']) / min(rounds.walls['off']):.3f}")
-    for name in rounds.variants[1:]:
-        print(rounds.report(name))
-    print("  by part, us a step (one run more, each part wrapped in a clock of its own; they nest):")
-    for part, (microseconds, calls) in parts.items():
-        print(f"    {part:<28} {microseconds:7.1f}   {calls:5.2f} calls")
+        {"turns": by_turns, "runs": by_runs}[options.design](options, model, inputs, Path(folder))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from cbtrace.recorder.engine.classes import processor_class
 from cbtrace.recorder.engine_watch import EngineWatch
 from cbtrace.recorder.hooks import Around, Holder, HookSet
 from cbtrace.recorder.model_facts import config_facts
@@ -44,9 +45,9 @@ class ManagerHooks:
         for name, act in self._methods().items():
             add(manager_class, name, self._around(act))
         # The moment between cache and inputs is only seen where the processor's own construction begins.
-        processor_class = vars(_module_of(manager_class)).get("ContinuousBatchProcessor")
-        if processor_class is not None:
-            add(processor_class, "__init__", self._around_processor_init)
+        processors = processor_class(manager_class)
+        if processors is not None:
+            add(processors, "__init__", self._around_processor_init)
         return self._hooks.missing
 
     def install_on(self, manager: Any) -> list[str]:
@@ -229,24 +230,6 @@ def _current_watch(watch: EngineWatch) -> Any:
         _creating.watch = before
 
 
-def manager_class() -> type:
-    """Import the engine and return its manager class.
-
-    Raises:
-        ImportError: Transformers is not installed, or has no continuous batching.
-    """
-    from transformers.generation.continuous_batching import ContinuousBatchingManager
-
-    found: type = ContinuousBatchingManager
-    return found
-
-
-def _module_of(cls: type) -> Any:
-    import sys
-
-    return sys.modules[cls.__module__]
-
-
 class Watches:
     """The watch of each manager, made at first sight. Once its manager is gone, a watch is closed as soon as the next
     one is made, so that a program with many managers has few files open."""
@@ -272,12 +255,12 @@ class Watches:
                     self._open.append((weakref.ref(manager), watch))
             return self._by_manager[manager]
 
-    def close(self) -> None:
-        """Close all of them."""
+    def close(self, ended_by: str) -> None:
+        """Close all of them; see :meth:`Sink.close`."""
         with self._lock:
             watches, self._open = self._open, []
         for _, watch in watches:
-            watch.close()
+            watch.close(ended_by)
 
     def _close_orphans(self) -> None:
         for manager, watch in self._open:

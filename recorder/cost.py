@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 _SUBDIVISIONS = 4  # bits below the leading one that a bucket keeps: buckets are at most 6.25 % wide
+_AT_ONCE = 64
 
 
 class CostHistogram:
@@ -16,6 +17,8 @@ class CostHistogram:
         self.count = 0
         self._closed_ns = 0
         self._buckets: dict[int, int] = {}
+        self._unsorted: list[int] = []
+        """Newest steps that are not in buckets yet: sorting many at once costs each of them less."""
 
     @property
     def total_ns(self) -> int:
@@ -24,20 +27,28 @@ class CostHistogram:
 
     def end_step(self) -> None:
         """Close the step in progress: what was spent since the last one is its cost."""
-        bucket = _bucket_of(self.open_ns)
-        self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
-        self._closed_ns += self.open_ns
+        spent = self.open_ns
         self.open_ns = 0
+        self._closed_ns += spent
         self.count += 1
+        self._unsorted.append(spent)
+        if len(self._unsorted) == _AT_ONCE:
+            self._sort()
 
     def percentile(self, share: float) -> int:
         """Return the lower bound of the bucket that holds the given share of steps; -1 without steps."""
+        self._sort()
         remaining = share * self.count
         for bucket in sorted(self._buckets):
             remaining -= self._buckets[bucket]
             if remaining <= 0:
                 return _floor_of(bucket)
         return -1
+
+    def _sort(self) -> None:
+        steps, self._unsorted = self._unsorted, []
+        for bucket in map(_bucket_of, steps):
+            self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
 
 
 def _bucket_of(duration_ns: int) -> int:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cbtrace.recorder.engine import KvAdapter, adapter_for
+from cbtrace.recorder.engine.classes import is_processor
 from cbtrace.recorder.gpu_time import GpuStepTimer
 from cbtrace.recorder.guard import guarded, noting, spanning
-from cbtrace.recorder.hooks import HookSet
+from cbtrace.recorder.hooks import HookSet, PassingHook
 from cbtrace.recorder.memory import MemoryProbe
 from cbtrace.recorder.memory_model import predicted_memory
 from cbtrace.recorder.model_facts import config_facts, generation_facts, model_facts
@@ -68,7 +69,7 @@ class EngineWatch:
             self._queue = queue
             self.hooks.add(queue, "put", guarded(self.sink, before=self._queued), label="input_queue.put")
         processor = getattr(manager, "batch_processor", None)
-        if processor is not None and not self._engine_seen:
+        if not self._engine_seen and is_processor(processor):
             with self._engine_lock:
                 if not self._engine_seen:
                     self.engine_created(manager, processor)
@@ -106,6 +107,8 @@ class EngineWatch:
     def engine_created(self, manager: Any, processor: Any) -> None:
         """A processor was created, or an old one reset for a new session. Idempotent."""
         self._phase = ""
+        if not is_processor(processor):
+            return
         with self._engine_lock:
             if self._engine_seen:
                 self._requests.dropped(self.sink.now())
@@ -167,8 +170,8 @@ class EngineWatch:
         phase = self._phase or (self._step_watch.phase() if self._step_watch is not None else "unknown")
         self._event(EventKind.OUT_OF_MEMORY, t_ns, text=f"{phase}: {type(error).__name__}")
 
-    def close(self) -> None:
-        """Give every hooked method back, stop sampling, end the trace."""
+    def close(self, ended_by: str = "") -> None:
+        """Give every hooked method back, stop sampling, end the trace; see :meth:`Sink.close`."""
         self.hooks.remove()
         try:
             self._leave_engine()
@@ -178,9 +181,11 @@ class EngineWatch:
                 self._requests.last_roster()
                 self.sink.release()
             self._tell_losses()
+            if self._memory is not None:
+                self._memory.close()
         except Exception as error:
             self.sink.fail(error)
-        self.sink.close()
+        self.sink.close(ended_by)
 
     def _let_step_finish(self) -> None:
         """Whoever has just received a last token may close at once, while the engine still applies that very step."""
@@ -202,7 +207,8 @@ class EngineWatch:
             self._nvml.start()
 
     def _watch_processor(self, manager: Any, processor: Any, adapter: KvAdapter) -> None:
-        sink, requests, add = self.sink, self._requests, self._processor_hooks.add
+        sink, requests = self.sink, self._requests
+        self._processor_hooks = hooks = HookSet()
         device = processor.model_device if self._options.gpu_time else "cpu"
         timer = GpuStepTimer(lambda: processor.inputs_and_outputs.compute_stream, device)
         self._timer = timer
@@ -211,22 +217,24 @@ class EngineWatch:
         scheduler, runner, offloading = processor.scheduler, processor.model_runner, processor.offloading_manager
 
         def watch(owner: Any, name: str, **handlers: Callable[..., Any]) -> None:
-            add(owner, name, guarded(sink, **handlers), label=f"{type(owner).__name__}.{name}")
+            hooks.add(owner, name, guarded(sink, **handlers), label=_label(owner, name))
 
-        def keep(owner: Any, name: str, note: Callable[[Any], None]) -> None:
-            add(owner, name, noting(sink, note), label=f"{type(owner).__name__}.{name}")
+        def keep(owner: Any, name: str, note: Callable[[Any], None]) -> PassingHook:
+            return hooks.add_passing(owner, name, noting(sink, note), label=_label(owner, name))
 
-        label = f"{type(processor).__name__}.prepare_next_batch"
-        add(processor, "prepare_next_batch", spanning(sink, steps.prepared), label=label)
-        watch(scheduler, "add_waiting_request", before=lambda t, a, k: requests.visible(t, (*a, *k.values())[0]))
-        keep(scheduler, "_process_candidates", steps.walked)
+        prepare = "prepare_next_batch"
+        hooks.add(processor, prepare, spanning(sink, steps.prepared), label=_label(processor, prepare))
+        watch(scheduler, "add_waiting_request", before=self._request_waits)
+        # What cannot happen with this engine's settings, or not now, is not listened to: each hook costs every step.
+        steps.while_waiting = [keep(scheduler, "_process_candidates", steps.walked)]
         if hasattr(scheduler, "_try_to_meet_safety_margin"):
-            keep(scheduler, "_try_to_meet_safety_margin", steps.margin_checked)
+            steps.while_waiting.append(keep(scheduler, "_try_to_meet_safety_margin", steps.margin_checked))
         watch(scheduler, "schedule_batch", after=steps.scheduled)
         watch(scheduler, "finish_request", before=lambda t, a, k: requests.finished(t, (*a, *k.values())[0]))
-        keep(scheduler, "clear_cancelled_requests", lambda states: requests.cancelled(states) if states else None)
+        self._watch_cancels(scheduler)
         watch(offloading, "offload_requests", before=steps.offloading, after=steps.offloaded)
-        # What cannot happen with this engine's settings is not listened to: each hook costs every step.
+        if hasattr(processor.cache, "evict_cached_blocks"):
+            watch(processor.cache, "evict_cached_blocks", before=steps.evicting, after=steps.evicted)
         if getattr(processor.cb_config, "cpu_offload_space", None) != 0:
             watch(offloading, "restore_scheduled_requests", before=steps.restoring, after=steps.restored)
         if runner.pad_inputs:
@@ -239,6 +247,21 @@ class EngineWatch:
         watch(processor, "update_batch", after=steps.updated)
         watch(processor, "_handle_request_error", before=self._request_failed)
         watch(processor, "warmup", before=self._warmup_begins, after=self._warmup_ended, failed=self._warmup_failed)
+
+    def _watch_cancels(self, scheduler: Any) -> None:
+        """Listen to what the scheduler takes out of its queues, from each cancellation to the next time it does."""
+
+        def cancelled(states: list[Any]) -> None:
+            if cancelling:
+                clearing.lift()
+            if states:
+                self._requests.cancelled(states)
+
+        name, hooks = "clear_cancelled_requests", self._processor_hooks
+        clearing = hooks.add_passing(scheduler, name, noting(self.sink, cancelled), label=_label(scheduler, name))
+        name = "set_request_cancellation"
+        asked = guarded(self.sink, before=lambda _t, _args, _kwargs: clearing.put())
+        cancelling = hooks.add(scheduler, name, asked, label=_label(scheduler, name))
 
     def _write_engine(self, manager: Any, processor: Any, adapter: KvAdapter) -> None:
         version, verified = is_verified()
@@ -267,12 +290,20 @@ class EngineWatch:
 
     # Handlers --------------------------------------------------------------------------------------------------------
 
-    def _after_step(self, t_ns: int) -> None:
-        if self._memory is not None and t_ns >= self._memory.next_ns:
-            self.sink.hold(self._memory.sample(t_ns))
+    def _after_step(self, t_ns: int) -> int:
+        """Take what is due; return when something is due next."""
         if t_ns >= self._next_clock_ns:
             self._next_clock_ns = t_ns + _CLOCK_EVERY_NS
             self.sink.hold(Clock(self.sink.now(), time.time_ns()))
+        if self._memory is None:
+            return self._next_clock_ns
+        self.sink.hold(self._memory.sample(t_ns))
+        return min(self._next_clock_ns, self._memory.next_ns)
+
+    def _request_waits(self, t_ns: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._step_watch is not None:
+            self._step_watch.request_waits()
+        self._requests.visible(t_ns, (*args, *kwargs.values())[0])
 
     def _first_visible(self) -> None:
         self._requests.on_first_visible = lambda: None
@@ -333,6 +364,10 @@ def _effective(processor: Any) -> Facts:
         "max_batch_tokens": int(processor.max_batch_tokens),
         "use_prefix_sharing": bool(processor.cache.use_prefix_sharing),
     }
+
+
+def _label(owner: Any, method: str) -> str:
+    return f"{type(owner).__name__}.{method}"
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -64,6 +64,7 @@ _SCHEDULER = _points(
     "Scheduler",
     add_waiting_request=("state",),
     finish_request=("request_id",),
+    set_request_cancellation=("request_id",),
     clear_cancelled_requests=(),
     schedule_batch=("token_budget", "cache_budget"),
     _process_candidates=("candidates", "token_budget", "cache_budget", "request_ids_to_remove_from_waiting"),
@@ -85,7 +86,10 @@ _WORKERS = [
     *_points("input_outputs", "ContinuousBatchingIOs", prepare_batch_update=()),
     *_points("input_outputs", "ContinuousBatchingAsyncIOs", prepare_batch_update=()),
 ]
-_SINCE_5_20 = [HookPoint("scheduler", "Scheduler", "_try_to_meet_safety_margin", optional=True)]
+_SINCE_5_20 = [
+    HookPoint("scheduler", "Scheduler", "_try_to_meet_safety_margin", optional=True),
+    HookPoint("cache", "PagedAttentionCache", "evict_cached_blocks", optional=True),
+]
 
 HOOK_POINTS = (*_MANAGER, *_PROCESSOR, *_SCHEDULER, *_WORKERS, *_SINCE_5_20)
 """All of them, as they are in every tested version."""

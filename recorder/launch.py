@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from cbtrace.recorder import bootstrap
+from cbtrace.recorder.claim import identity
 from cbtrace.recorder.program import find_program
 from cbtrace.traces.errors import CbtraceError, TraceExistsError, UsageError, declare
 from cbtrace.traces.schema import Severity
@@ -54,10 +55,10 @@ def launch(command: Sequence[str], settings: Settings) -> NoReturn:
         CbtraceError: the program's Python lacks what recording needs, or the program cannot be executed.
     """
     program = find_program(command)
-    _make_room(settings)
+    replaces = _check_target(settings)
     if program.note and sys.stderr is not None:
         print(f"cbtrace: {program.note}", file=sys.stderr, flush=True)
-    environment = _environment(settings)
+    environment = _environment(settings, replaces)
     # Python ignores these, and what is ignored stays so across exec: give the program the system's defaults.
     for name in ("SIGPIPE", "SIGXFSZ"):
         if hasattr(signal, name):
@@ -71,7 +72,7 @@ def launch(command: Sequence[str], settings: Settings) -> NoReturn:
         ) from error
 
 
-def _environment(settings: Settings) -> dict[str, str]:
+def _environment(settings: Settings, replaces: list[int] | None) -> dict[str, str]:
     environment = dict(os.environ)
     # The outermost Python of this program is to speak for it, also when it runs inside another recorded program.
     environment.pop(MAIN, None)
@@ -82,6 +83,7 @@ def _environment(settings: Settings) -> dict[str, str]:
         {
             "path": str(settings.path.absolute()),
             "overwrite": settings.overwrite,
+            "replaces": replaces,
             "name": settings.name,
             "tags": dict(settings.tags),
             "token_ids": settings.token_ids,
@@ -93,10 +95,11 @@ def _environment(settings: Settings) -> dict[str, str]:
     return environment
 
 
-def _make_room(settings: Settings) -> None:
-    """Check that a trace can be written under the name asked for, and leave the name free.
+def _check_target(settings: Settings) -> list[int] | None:
+    """Check that a trace can be written under the name asked for; return the identity of the one it is to replace.
 
     The program takes the name when it starts its engine, minutes later perhaps: what can be known to fail fails now.
+    Until then an old trace stays where it is, and for good if the program never gets that far.
     """
     path = settings.path
     if path.is_dir():
@@ -104,8 +107,12 @@ def _make_room(settings: Settings) -> None:
     if not path.parent.is_dir():
         raise UsageError(f"The folder {path.parent} does not exist: create it, or name another.", slug="no-folder")
     try:
-        TraceWriter(path, overwrite=settings.overwrite).close()
-        path.unlink()
+        TraceWriter.check_target(path, overwrite=settings.overwrite)
+        replaces = identity(path)
+        probe = path if replaces is None else path.with_name(f".{path.name}.{os.getpid()}")
+        TraceWriter(probe).close()
+        probe.unlink()
+        return replaces
     except TraceExistsError as error:
         if settings.overwrite:
             raise

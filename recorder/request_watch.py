@@ -27,7 +27,6 @@ from cbtrace.traces.schema import (
 
 _CHILD = "__child#"
 """What the engine puts between a parent's id and a fork's number."""
-_ROSTER_EVERY = 512
 
 
 class RequestWatch:
@@ -53,9 +52,10 @@ class RequestWatch:
         self._offloading: dict[str, tuple[int, int, int]] | None = None
         """While the engine puts requests off: their (position, blocks, bytes) before it began."""
         self._put_off_events: list[Event] = []
-        self._ends: list[Frame] | None = None
-        """While results are applied: what will have to be written after their step."""
-        self._ready_ns = -1
+        self.ready_ns = -1
+        """While results are applied, when they were ready: what ends meanwhile ended then. Else -1."""
+        self.ends: list[Frame] = []
+        """What ended meanwhile: it is written behind its step, so that a cut trace never lacks that."""
 
     # Submitted -------------------------------------------------------------------------------------------------------
 
@@ -177,10 +177,8 @@ class RequestWatch:
                 self._event(EventKind.PREFIX_MATCH, t_ns, record.ordinal, tokens=int(state.position_offset))
 
     def roster(self) -> None:
-        """Now and then, write who holds which slot, for readers that lost an admission to damage. Called when a batch
-        has been scheduled and its inputs are not yet written, which is when positions move."""
-        if self._steps.next_index % _ROSTER_EVERY and not self._sink.wants_roster:
-            return
+        """Write who holds which slot, for readers that lost an admission to damage. To be called now and then, when a
+        batch has been scheduled and its inputs are not yet written, which is when positions move."""
         roster, records = self._roster()
         roster.positions = [int(record.state.position_offset) for record in records]
         roster.delivered = [self._delivered(record) for record in records]
@@ -272,16 +270,6 @@ class RequestWatch:
 
     # Ended -----------------------------------------------------------------------------------------------------------
 
-    def results_begin(self, t_ns: int) -> None:
-        """Results are applied from here to :meth:`results_end`: what ends meanwhile ended when they were ready."""
-        self._ends = []
-        self._ready_ns = t_ns
-
-    def results_end(self) -> list[Frame]:
-        """Return the frames of the requests that ended: they follow their step, so that a cut trace never lacks it."""
-        ends, self._ends = self._ends or [], None
-        return ends
-
     def finished(self, t_ns: int, request_id: str) -> None:
         """The engine is done with a request, for whatever reason; those it only puts off are not meant here."""
         if self._offloading is not None and request_id in self._offloading:
@@ -291,7 +279,7 @@ class RequestWatch:
             return
         tokens = record.state.generated_tokens
         by_eos = bool(tokens) and tokens[-1] in record.state._eos_token_ids
-        ended_ns = self._ready_ns if self._ends is not None else t_ns
+        ended_ns = self.ready_ns if self.ready_ns >= 0 else t_ns
         self._end(ended_ns, record, EndReason.EOS if by_eos else EndReason.LENGTH)
 
     def cancelled(self, states: list[Any]) -> None:
@@ -338,8 +326,8 @@ class RequestWatch:
         self._ledger.end(record)
         frames: list[Frame] = [TokenIds(record.ordinal, _int32(output))] if self._keep_token_ids and output else []
         frames.append(end)
-        if self._ends is not None:
-            self._ends += frames
+        if self.ready_ns >= 0:
+            self.ends += frames
             return
         for frame in frames:
             self._sink.hold(frame)

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import heapq
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from typing import Any
+
+IDS_KEPT = 1 << 15
+"""An id that comes again after so many others counts as new: a server never runs out of new ones, memory does."""
 
 
 class RequestRecord:
@@ -63,7 +66,8 @@ class RequestLedger:
         self.admitted = 0
         self.admissions = 0
         self._submitted: dict[str, deque[RequestRecord]] = {}
-        self._incarnations: dict[str, int] = {}
+        self._incarnations: OrderedDict[str, int] = OrderedDict()
+        """How often each id was submitted, the newest last: of live requests, and of a limited number of others."""
         self._count = 0
         self._free_slots: list[int] = []
         self._slots = 0
@@ -74,10 +78,18 @@ class RequestLedger:
         with self._lock:
             record = RequestRecord(self._count, request_id, prompt_tokens, submit_ns)
             self._count += 1
-            incarnation = self._incarnations.get(request_id, 0)
+            incarnation = self._incarnations.pop(request_id, 0)
             self._incarnations[request_id] = incarnation + 1
             self._submitted.setdefault(request_id, deque()).append(record)
+            self._forget_ids()
         return record, incarnation
+
+    def _forget_ids(self) -> None:
+        """Give up the oldest id beyond the limit; one that is alive gets another turn."""
+        if len(self._incarnations) > IDS_KEPT:
+            oldest, count = self._incarnations.popitem(last=False)
+            if oldest in self.current or oldest in self._submitted:
+                self._incarnations[oldest] = count
 
     def arrive(self, request_id: str) -> RequestRecord | None:
         """Return the oldest submitted request under this id that the scheduler has not seen yet, and count it seen."""

@@ -153,7 +153,7 @@ def _check_trace(trace: Trace, outputs: Tokens) -> list[Check]:
 
 def _methods() -> dict[str, Any]:
     """What a recording replaces for the whole process, as it is stored."""
-    from cbtrace.recorder.attach import manager_class
+    from cbtrace.recorder.engine.classes import manager_class
 
     manager = manager_class()
     processor = getattr(sys.modules[manager.__module__], "ContinuousBatchProcessor", object)

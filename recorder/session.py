@@ -11,7 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from cbtrace.recorder.attach import ManagerHooks, Watches, manager_class
+from cbtrace.recorder.attach import ManagerHooks, Watches
+from cbtrace.recorder.engine.classes import manager_class
 from cbtrace.recorder.engine_watch import EngineWatch, is_out_of_memory
 from cbtrace.recorder.errors import RecordError
 from cbtrace.recorder.fingerprint import fingerprint
@@ -66,6 +67,8 @@ class Recording:
         self._overwrite = overwrite
         self._lock = threading.Lock()
         self._closed = False
+        self._ended_by = ""
+        self.began_ns = time.time_ns()
         self.paths: list[Path] = []
         """The traces written so far; once closed, those that nobody has removed meanwhile."""
         self._spare: Sink | None = self._open(self._path)
@@ -114,22 +117,32 @@ class Recording:
         except Exception as error:
             watch.sink.fail(error)
 
-    def close(self) -> None:
-        """Give back every method and close the traces. Idempotent."""
+    @property
+    def stopped(self) -> dict[Path, tuple[str, str]]:
+        """Traces whose recording stopped early, and why: see :attr:`Sink.stopped_by`."""
+        return {sink.path: sink.stopped_by for sink in self._watches.sinks if sink.stopped_by}
+
+    def close(self, ended_by: str = "") -> None:
+        """Give back every method and close the traces. Idempotent.
+
+        ``ended_by`` is the signal or the class of error that ends the program, when one does: the end mark says so.
+        """
         with self._lock:
             if self._closed:
                 return
             self._closed = True
         self._hooks.remove()
-        self._watches.close()
+        self._watches.close(ended_by or self._ended_by)
         if self._spare is not None:
             text = "No continuous-batching engine was created while this was recorded."
             self._spare.notice("no-engine", Severity.WARNING, text)
-            self._spare.close()
+            self._spare.close(ended_by or self._ended_by)
         self.paths[:] = [path for path in self.paths if path.exists()]
 
     def note_failure(self, error: BaseException) -> None:
         """The program fails with this error: running out of memory before any engine is a phase of its own."""
+        if not isinstance(error, SystemExit):
+            self._ended_by = type(error).__name__
         spare = self._spare
         if spare is not None and is_out_of_memory(error):
             text = f"model load: {type(error).__name__}"

@@ -39,6 +39,10 @@ class Sink:
         self.steps = 0
         """Steps handed over; the end mark counts those that were written."""
         self.requests = 0
+        self.stopped_by: tuple[str, str] | None = None
+        """Why the recording stopped early, once it has: the name of the message, and what the system said."""
+        self.is_ring = writer.is_ring
+        """Whether the trace gives up old steps: it then needs rosters more often."""
         self._writer = writer
         self._held: list[Frame] = []
         self._closing = threading.Lock()
@@ -69,12 +73,16 @@ class Sink:
 
     def release(self) -> None:
         """Write what was held, in one write."""
-        if not self._held:
+        frames = self._held
+        if not frames:
             return
-        frames, self._held = self._held, []
+        self._held = []
         if self.live:
             try:
-                self._writer.write_all(frames)
+                if len(frames) == 1:
+                    self._writer.write(frames[0])
+                else:
+                    self._writer.write_all(frames)
             except Exception as error:
                 self.fail(error)
 
@@ -92,11 +100,13 @@ class Sink:
         """End the recording because of an error, ours or the disk's, and warn once."""
         reason, text = _reason_of(error)
         if self._end(reason, text):
+            self.stopped_by = f"stopped-{reason.replace('_', '-')}", text
             warn_once(f"cbtrace stopped recording {self.path.name} ({reason}: {text}); generation goes on unrecorded")
 
-    def close(self) -> None:
-        """End the recording in good order. Idempotent."""
-        self._end("closed", "")
+    def close(self, ended_by: str = "") -> None:
+        """End the recording in good order, with the name of the signal or error that ended the program, if one did.
+        Idempotent."""
+        self._end("closed", ended_by)
 
     def abandon(self) -> None:
         """Forget the file without touching it: a forked child must not write into its parent's trace."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from operator import attrgetter, is_
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from cbtrace.recorder.admission import Outcome, admission_stop
 from cbtrace.recorder.engine import KvAdapter
 from cbtrace.recorder.gpu_time import GpuStepTimer
+from cbtrace.recorder.hooks import PassingHook
 from cbtrace.recorder.request_watch import RequestWatch
 from cbtrace.recorder.requests import RequestLedger
 from cbtrace.recorder.sink import Sink
@@ -19,6 +21,7 @@ _state_of = attrgetter("state")
 # Plain integers: operations on flag enums cost more than all else that is done with them.
 _FAST_PATH, _BLOCKED = int(StepFlag.DECODE_FAST_PATH), int(StepFlag.ADMISSION_BLOCKED)
 _CAPTURED, _HIT = int(StepFlag.GRAPH_CAPTURED), int(StepFlag.GRAPH_HIT)
+_ROSTER_EVERY = 512
 
 
 class StepWatch:
@@ -26,6 +29,9 @@ class StepWatch:
 
     The order of calls in a synchronous engine is scheduled, prepared, launched, results_ready, updated; an asynchronous
     one goes through scheduled to launched for the next batch before results_ready and updated of this one.
+
+    Between two of these calls the engine fills the caches with its own code and data, so what they cost is less what
+    they do than how much code they do it with: what every step passes through is written out, and not in parts.
     """
 
     def __init__(
@@ -37,19 +43,24 @@ class StepWatch:
         adapter: KvAdapter,
         processor: Any,
         gpu_timer: GpuStepTimer,
-        after_step: Callable[[int], None],
+        after_step: Callable[[int], int],
     ) -> None:
         self._sink = sink
         self._ledger = ledger
         self._steps = steps
         self._requests = requests
         self._adapter = adapter
+        self._has_groups = adapter.groups() is not None
         self._scheduler = processor.scheduler
         self._runner = processor.model_runner
         self._token_budget = int(processor.max_batch_tokens)
         self._base_flags = int(StepFlag.ASYNC) if processor.use_async_batching else 0
         self._gpu_timer = gpu_timer
         self._after_step = after_step
+        """Called when it is due; returns when it is due next."""
+        self._due_ns = 0
+        self._epoch_ns = sink.epoch_ns
+        self._roster_every = 1 if sink.is_ring else _ROSTER_EVERY
         self._defer = not gpu_timer.reason
         self._finished: list[tuple[StepDraft | None, int, list[Frame]]] = []
         self._forking = False
@@ -62,6 +73,9 @@ class StepWatch:
         self._graphs: dict[tuple[bool, int, int], int] = {}
         self._margin_met: bool | None = None
         self._allocation_failed: bool | None = None
+        self.while_waiting: list[PassingHook] = []
+        """Hooks that only tell why waiting requests were not admitted."""
+        self._may_wait = True
         self._steady: list[Any] = []
         """States of the last batch if each of them decoded one token; a batch of the same states is then the same."""
         self._steady_mask = 0
@@ -76,29 +90,49 @@ class StepWatch:
         """The scheduler walked its candidates; the second value says whether one of them found no KV."""
         self._allocation_failed = bool(result[1])
 
+    def request_waits(self) -> None:
+        """A request was handed to the scheduler: from now on, why one that waits is not admitted is of interest."""
+        self._may_wait = True
+        for hook in self.while_waiting:
+            hook.put()
+
     def scheduled(self, t_ns: int, result: Any, _token: Any) -> None:
         """The scheduler has answered; ``None`` or an empty list is no batch."""
         members, fast_path, queries, kv_read = result
-        draft = self._draft
+        draft, scheduler, ledger = self._draft, self._scheduler, self._ledger
         draft.attempts += 1
         draft.scheduled = t_ns
         if members:
-            self._take_members(t_ns, members, queries)
-        active = self._scheduler.active_requests
-        if len(active) != self._ledger.admitted:
+            draft.first = members[0]
+            steady = self._steady
+            if len(members) == len(steady) == queries and all(map(is_, map(_state_of, members), steady)):
+                draft.decode_mask = self._steady_mask
+            else:
+                self._take_members(t_ns, members)
+        active = scheduler.active_requests
+        if len(active) != ledger.admitted:
             self._requests.admit_unscheduled(t_ns, active)
         if members:
-            self._take_outcome(len(members), bool(fast_path), queries, kv_read)
-            self._requests.roster()
+            draft.active = len(active)
+            draft.kv_free, draft.kv_cached = free, cached = self._adapter.free_and_cached()
+            if free < 0 or cached < 0:  # what is no number raises here, too
+                raise ValueError("the engine's free KV makes no sense")
+            if self._has_groups:
+                draft.groups = self._adapter.groups()
+            blocked = scheduler.block_new_requests
+            draft.flags = self._base_flags | (_FAST_PATH if fast_path else 0) | (_BLOCKED if blocked else 0)
+            if scheduler.starved_requests:
+                starved = [ledger.current[state.request_id].ordinal for state, _ in scheduler.starved_requests]
+                draft.starved = tuple(starved)
+            draft.waiting = len(scheduler.waiting_requests_order)
+            if self._may_wait or draft.waiting:
+                self._tell_waiting(len(members), bool(fast_path), queries, kv_read)
+            if not draft.index % self._roster_every and (draft.index % _ROSTER_EVERY == 0 or self._sink.wants_roster):
+                self._requests.roster()
         self._margin_met = self._allocation_failed = None
 
-    def _take_members(self, t_ns: int, members: list[Any], queries: int) -> None:
+    def _take_members(self, t_ns: int, members: list[Any]) -> None:
         draft, ledger = self._draft, self._ledger
-        draft.first = members[0]
-        steady = self._steady
-        if len(members) == len(steady) == queries and all(map(is_, map(_state_of, members), steady)):
-            draft.decode_mask = self._steady_mask
-            return
         states = [member.state for member in members]
         keys = list(map(id, states))
         decoding = ledger.decoding
@@ -123,25 +157,19 @@ class StepWatch:
             if state._new_tokens_limit <= len(state.generated_tokens):
                 self._draft.drop(record)
 
-    def _take_outcome(self, scheduled: int, fast_path: bool, queries: int, kv_read: int) -> None:
+    def _tell_waiting(self, scheduled: int, fast_path: bool, queries: int, kv_read: int) -> None:
         draft, scheduler, adapter = self._draft, self._scheduler, self._adapter
-        blocked = scheduler.block_new_requests
-        draft.waiting = len(scheduler.waiting_requests_order)
-        draft.active = len(scheduler.active_requests)
-        draft.kv_free, draft.kv_cached = adapter.free_and_cached()
-        draft.groups = adapter.groups()
-        draft.flags = self._base_flags | (_FAST_PATH if fast_path else 0) | (_BLOCKED if blocked else 0)
-        starved = scheduler.starved_requests
-        if starved:
-            draft.starved = tuple(self._ledger.current[state.request_id].ordinal for state, _ in starved)
         if not draft.waiting:
+            self._may_wait = False
+            for hook in self.while_waiting:
+                hook.lift()
             return
         margin_met = adapter.margin_met(scheduler.safety_margin) if self._margin_met is None else self._margin_met
         draft.stop = admission_stop(
             Outcome(
                 left_waiting=draft.waiting,
                 scheduled=scheduled,
-                blocked=blocked,
+                blocked=scheduler.block_new_requests,
                 token_budget=self._token_budget,
                 tokens_used=queries,
                 cache_budget=adapter.cache_budget,
@@ -154,21 +182,26 @@ class StepWatch:
             )
         )
 
-    def offloading(self, t_ns: int, _args: Any, _kwargs: Any) -> tuple[int, int]:
+    def offloading(self, t_ns: int, _args: Any, _kwargs: Any) -> int:
         """Some active requests found no KV: the engine is about to put some of them off."""
         self._requests.offload_begins(self._scheduler.starved_requests)
-        return t_ns, self._adapter.free_and_cached()[1]
+        return t_ns
 
-    def offloaded(self, t_ns: int, _result: Any, token: tuple[int, int] | None) -> None:
+    def offloaded(self, t_ns: int, _result: Any, begun: int | None) -> None:
         """It has done so, or found that giving up cached blocks is enough."""
         self._steady = []
-        if token is None:
-            return
-        begun, cached = token
-        self._requests.offload_ends(t_ns - begun)
-        evicted = cached - self._adapter.free_and_cached()[1]
-        if evicted > 0:
-            self._sink.hold(Event(EventKind.CACHE_EVICTION, t_ns, self._steps.next_index, blocks=evicted))
+        if begun is not None:
+            self._requests.offload_ends(t_ns - begun)
+
+    def evicting(self, _t_ns: int, _args: Any, _kwargs: Any) -> int:
+        """All cached blocks are about to be given up, for the safety margin or to spare active requests."""
+        return self._adapter.free_and_cached()[1]
+
+    def evicted(self, t_ns: int, _result: Any, cached: int | None) -> None:
+        """They are free."""
+        if cached:
+            given_up = cached - self._adapter.free_and_cached()[1]
+            self._sink.hold(Event(EventKind.CACHE_EVICTION, t_ns, self._steps.next_index, blocks=given_up))
 
     def restoring(self, t_ns: int, args: Any, kwargs: Any) -> tuple[int, list[Any]] | None:
         """Members that were on the CPU are about to be copied back."""
@@ -242,7 +275,7 @@ class StepWatch:
 
     def launched(self, _result: Any) -> None:
         """The launch returned; a synchronous engine has waited for the device here."""
-        self._draft.launched = self._sink.now()
+        self._draft.launched = time.monotonic_ns() - self._epoch_ns
         self._under_way = False
         self._draft = self._steps.begin()
 
@@ -253,19 +286,25 @@ class StepWatch:
         self.applying = True
         draft = self._current = self._steps.results_of(result[0])
         self._forking = bool(self._scheduler._requests_to_fork)
-        self._requests.results_begin(t_ns)
+        self._requests.ready_ns = t_ns
         if draft is not None:
             draft.ready = t_ns
 
     def updated(self, t_ns: int, _result: Any, _token: Any) -> None:
         """The results are applied: the step is complete."""
         draft, self._current = self._current, None
+        requests = self._requests
         if self._forking:
-            self._requests.forked(t_ns, self._scheduler.active_requests)
-        self._finished.append((draft, t_ns, self._requests.results_end()))
+            requests.forked(t_ns, self._scheduler.active_requests)
+        requests.ready_ns = -1
+        ends = requests.ends
+        if ends:
+            requests.ends = []
+        self._finished.append((draft, t_ns, ends))
         if not self._defer:
             self.flush()
-        self._after_step(t_ns)
+        if t_ns >= self._due_ns:
+            self._due_ns = self._after_step(t_ns)
         self.applying = False
 
     def flush(self) -> None:
@@ -274,16 +313,16 @@ class StepWatch:
         Where a device does the work, this is put off until the next batch has been launched: the host then has to wait
         for the device anyway, and the engine does not wait for our write. At most two steps are kept back.
         """
-        finished = self._finished
+        finished, sink = self._finished, self._sink
         while finished:
             draft, done, ends = finished.pop(0)
             if draft is not None:
-                self._sink.hold(draft.frame(done, self._gpu_timer.collect(draft.index)))
-                self._sink.steps += 1
-                self._sink.cost.end_step()
+                sink.hold(draft.frame(done, self._gpu_timer.collect(draft.index) if self._defer else -1))
+                sink.steps += 1
+                sink.cost.end_step()
             for frame in ends:
-                self._sink.hold(frame)
-        self._sink.release()
+                sink.hold(frame)
+        sink.release()
 
     def phase(self) -> str:
         """Name what the batch under way does, for an error that ends it."""

@@ -69,11 +69,11 @@ class StepDraft:
 
     def frame(self, done: int, gpu_ns: int) -> Step:
         """Return the finished step."""
-        times = pack_times(self.start, self.scheduled, self.prepared, self.launched, self.ready, done)
         mask = self.decode_mask
+        plain = not (self.chunks or self.useless or self.starved or self.attempts > 1 or self.groups)
         return Step(
             self.index,
-            times,
+            pack_times(self.start, self.scheduled, self.prepared, self.launched, self.ready, done),
             gpu_ns,
             mask.to_bytes((mask.bit_length() + 7) // 8, "little"),
             self.kv_free,
@@ -83,12 +83,10 @@ class StepDraft:
             self.stop,
             self.flags,
             self.graph,
-            self._detail(),
+            None if plain else self._detail(),
         )
 
-    def _detail(self) -> StepDetail | None:
-        if not (self.chunks or self.useless or self.starved or self.attempts > 1 or self.groups):
-            return None
+    def _detail(self) -> StepDetail:
         return StepDetail(
             b"".join(self.chunks) or None,
             pack_ordinals(self.useless),
@@ -117,9 +115,12 @@ class OpenSteps:
     def results_of(self, members: list[Any]) -> StepDraft | None:
         """Return the draft of the batch whose results have come. Drafts before it never got theirs. A batch from before
         the recording has no draft."""
-        if not members or all(draft.first is not members[0] for draft in self._open):
+        waiting = self._open
+        if members and waiting and waiting[0].first is members[0]:
+            return waiting.popleft()
+        if not members or all(draft.first is not members[0] for draft in waiting):
             return None
-        while (draft := self._open.popleft()).first is not members[0]:
+        while (draft := waiting.popleft()).first is not members[0]:
             pass
         return draft
 

@@ -82,6 +82,7 @@ SCENARIOS = (
             ("steps", steps): (120, 94),
             ("soft resets, by request", soft_resets): ("5, 2, 3, 7, 0, 5, 6", "0, 5, 2, 7, 6, 5, 7"),
             ("tokens recomputed, spared by the prefix cache", recomputed): ("192, 32", "224, 0"),
+            ("cached blocks given up at once", evicted): ("none", "7, 4, 4, 3, 4"),
         },
         "Until 5.17, blocks that hold a reusable prefix count as free, and those of a request that is put off become "
         "such blocks. Since 5.20 they are not free, those of a request that is put off are not kept, and all "

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cbtrace.traces import Trace, open_trace
+from cbtrace.traces import Trace, TraceWriter, open_trace
 from cbtrace.traces.schema import EndReason, EventKind
 from conftest import COMMAND, PROGRAMS, started
 
@@ -114,7 +114,9 @@ def test_a_program_that_fails_leaves_a_closed_trace_and_its_traceback(tmp_path: 
     assert result.returncode == 1
     assert "ValueError: the program's own failure" in result.stderr
     assert "Traceback" in result.stderr and "sitecustomize" not in result.stderr
-    assert open_trace(tmp_path / "run.cbt").recovery.status == "clean"
+    trace = open_trace(tmp_path / "run.cbt")
+    assert trace.recovery.status == "clean" and trace.footer is not None
+    assert trace.footer.text == "ValueError", "its class, and never its words"
 
 
 def test_os_exit_leaves_a_trace_that_is_whole_up_to_its_last_step(tmp_path: Path) -> None:
@@ -136,6 +138,8 @@ def test_a_signal_ends_the_program_and_closes_the_trace(number: signal.Signals, 
     assert ("KeyboardInterrupt" in said) == (number == signal.SIGINT)
     trace = open_trace(tmp_path / "run.cbt")
     assert trace.recovery.status == "clean" and len(trace.tokens.request) == 8 * 48
+    assert trace.footer is not None and trace.footer.reason == "closed"
+    assert trace.footer.text == ("KeyboardInterrupt" if number == signal.SIGINT else number.name)
 
 
 @pytest.mark.engine
@@ -183,9 +187,42 @@ def test_overwrite_replaces_the_trace(recorded: tuple[subprocess.CompletedProces
     refused = run(command(), tmp_path)
     assert refused.returncode == 1 and "--overwrite" in refused.stderr and refused.stderr.endswith("[trace-exists]\n")
     assert open_trace(path).header.run_id == before
-    assert run(command(options=("--overwrite",)), tmp_path).returncode == 3
+    stale = tmp_path / "run-2.cbt"
+    stale.write_bytes(b"of the recording before")
+    replaced = run(command(options=("--overwrite",)), tmp_path)
+    assert replaced.returncode == 3 and "left alone: run-2.cbt [older-traces]" in own_words(replaced)[-1]
     assert open_trace(path).header.run_id != before
-    assert list(tmp_path.iterdir()) == [path]
+    assert sorted(tmp_path.iterdir()) == [stale, path]
+
+
+def test_overwrite_keeps_the_old_trace_until_a_new_one_begins(tmp_path: Path) -> None:
+    """Neither a program that fails on its first line nor one without an engine may cost the trace that is there."""
+    path = tmp_path / "run.cbt"
+    TraceWriter(path).close()
+    before = path.read_bytes()
+    for code, word in (("raise SystemExit(5)", "no-engine"), ("import os; os._exit(5)", "")):
+        line = [COMMAND, "record", "-o", "run.cbt", "--overwrite", "--", sys.executable, "-c", code]
+        result = run(line, tmp_path)
+        assert result.returncode == 5 and word in result.stderr
+        assert ("the old" in result.stderr) == bool(word)
+        assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+
+
+def test_several_processes_replace_an_old_trace_once(tmp_path: Path) -> None:
+    TraceWriter(tmp_path / "run.cbt").close()
+    result = run(command("--in", "spawned", "--in", "forked", options=("--overwrite",)), tmp_path)
+    assert result.returncode == 3, result.stderr
+    files = sorted(path.name for path in tmp_path.iterdir())
+    assert len(files) == 2 and "run.cbt" in files and files[1].startswith("run.pid")
+    assert all(len(open_trace(tmp_path / file).tokens.request) == 8 * 48 for file in files)
+
+
+def test_a_recording_that_stops_early_is_said_in_the_last_line(tmp_path: Path) -> None:
+    limited: list[str | Path] = ["bash", "-c", 'ulimit -f 8; exec "$@"', "limited", *command("--new-tokens", "180")]
+    result = run(limited, tmp_path)
+    assert result.returncode == 3, result.stderr
+    assert own_words(result)[-1].endswith("when the recording stopped early (File too large) [stopped-io-error]")
+    assert 6000 < (tmp_path / "run.cbt").stat().st_size <= 8192
 
 
 # When there is no engine ----------------------------------------------------------------------------------------------

@@ -170,12 +170,12 @@ def test_a_recorder_that_stops_is_not_usable(tmp_path: Path, monkeypatch: Any) -
 
 @pytest.mark.engine
 def test_a_hook_that_cannot_be_set_costs_its_fields(tmp_path: Path, monkeypatch: Any) -> None:
-    add = HookSet.add
+    add = HookSet.add_passing
 
-    def lacks(self: HookSet, owner: Any, name: str, around: Any, *, label: str = "") -> bool:
+    def lacks(self: HookSet, owner: Any, name: str, around: Any, *, label: str = "") -> Any:
         return add(self, owner, f"{name}_gone" if name == "_process_candidates" else name, around, label=label)
 
-    monkeypatch.setattr(HookSet, "add", lacks)
+    monkeypatch.setattr(HookSet, "add_passing", lacks)
     checks = self_check.run(tmp_path)
     assert set(failures(checks)) == {"hooks"} and "_process_candidates" in failures(checks)["hooks"]
     assert verdict_of(checks) is Verdict.UNVERIFIED
@@ -216,14 +216,14 @@ def test_methods_that_are_gone_or_take_other_parameters_are_named(monkeypatch: A
 @pytest.mark.engine
 def test_every_hook_is_in_the_table_of_hook_points(tmp_path: Path, monkeypatch: Any) -> None:
     hooked: set[str] = set()
-    add = HookSet.add
+    add = HookSet.add_passing
 
-    def notes(self: HookSet, owner: Any, name: str, around: Any, *, label: str = "") -> bool:
+    def notes(self: HookSet, owner: Any, name: str, around: Any, *, label: str = "") -> Any:
         *classes, _object = (owner if isinstance(owner, type) else type(owner)).__mro__
         hooked.add(next(cls.__name__ for cls in classes[::-1] if name in vars(cls)) + f".{name}")
         return add(self, owner, name, around, label=label)
 
-    monkeypatch.setattr(HookSet, "add", notes)
+    monkeypatch.setattr(HookSet, "add_passing", notes)
     recorded(Case(prompts(1, 10, 20), new_tokens=2), tiny_llama(), tmp_path / "run.cbt")
     table = {point.name for point in hook_points.HOOK_POINTS}
     assert hooked - table == {"Queue.put"}

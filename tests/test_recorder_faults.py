@@ -28,7 +28,7 @@ CASE = Case(prompts(8, 10, 40), new_tokens=24, settings={"num_blocks": 14})
 HANDLERS = [
     *((StepWatch, name) for name in ("walked", "scheduled", "offloading", "offloaded", "prepared")),
     *((StepWatch, name) for name in ("launched", "results_ready", "updated", "flush")),
-    *((RequestWatch, name) for name in ("submitted", "visible", "finished", "engine_ready", "roster", "results_end")),
+    *((RequestWatch, name) for name in ("submitted", "visible", "finished", "engine_ready", "roster")),
     *((EngineWatch, name) for name in ("created", "cache_begins", "inputs_begin", "engine_created", "session")),
     *((EngineWatch, name) for name in ("submit_begins", "_after_step", "_write_engine", "_first_visible")),
 ]
@@ -118,12 +118,12 @@ def test_a_warning_filter_that_raises_does_not_reach_the_engine(
 def test_a_missing_hook_point_costs_its_fields_and_is_told(
     llama: Any, expected: Any, tmp_path: Path, monkeypatch: Any, name: str
 ) -> None:
-    add = HookSet.add
+    add = HookSet.add_passing
 
-    def lacks(self: HookSet, owner: Any, hooked: str, around: Any, *, label: str = "") -> bool:
+    def lacks(self: HookSet, owner: Any, hooked: str, around: Any, *, label: str = "") -> Any:
         return add(self, owner, f"{hooked}_gone" if hooked == name else hooked, around, label=label)
 
-    monkeypatch.setattr(HookSet, "add", lacks)
+    monkeypatch.setattr(HookSet, "add_passing", lacks)
     tokens, told = run_recorded(llama, tmp_path / "run.cbt")
     assert tokens == expected and told == []
     trace = open_trace(tmp_path / "run.cbt")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -79,6 +81,34 @@ def test_on_a_cpu_the_process_is_measured_and_nothing_else():
     del ballast
 
 
+def test_the_process_is_measured_alike_without_proc(monkeypatch: pytest.MonkeyPatch):
+    with_proc = MemoryProbe("cpu", clock)
+    monkeypatch.setattr(memory_module, "STATM", "/no/proc/here")
+    without = every(MemoryProbe("cpu", clock), 0)
+    assert without.host_rss > 0
+    assert abs(every(with_proc, 0).host_rss - without.host_rss) < 20 * MIB
+
+
+def test_a_closed_probe_takes_no_sample_and_holds_no_file():
+    probe = MemoryProbe("cpu", clock, period_ns=0)
+    every(probe, 0)
+    open_files = len(list(Path("/proc/self/fd").iterdir()))
+    probe.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == open_files - 1
+    assert probe.sample(1) is None and probe.reasons == []
+
+
+def test_a_file_that_was_closed_behind_the_probe_costs_only_the_resident_set(cuda: FakeAllocator):
+    probe = MemoryProbe("cuda", clock, period_ns=0)
+    before = every(probe, 0)
+    assert probe._statm is not None
+    os.close(probe._statm.fileno())
+    after = every(probe, 1)
+    assert before.host_rss > 0 and after.host_rss == -1 and after.device_used == before.device_used
+    assert len(probe.reasons) == 1
+    probe.close()
+
+
 def test_a_sample_is_taken_when_it_is_due_and_after_a_mark_later(cuda: FakeAllocator):
     probe = MemoryProbe("cuda", clock, period_ns=100)
     assert every(probe, 1_000).t_ns == 1_000
@@ -92,6 +122,7 @@ def test_a_sample_is_taken_when_it_is_due_and_after_a_mark_later(cuda: FakeAlloc
 
 def test_a_sample_that_says_nothing_new_is_left_out_for_a_while(cuda: FakeAllocator, monkeypatch: pytest.MonkeyPatch):
     resident = iter([MIB, *[MIB, 2 * MIB - 1] * 12, *[MIB] * 10])
+    monkeypatch.setattr(memory_module, "STATM", "/no/proc/here")
     monkeypatch.setattr(psutil.Process, "memory_info", lambda _self: SimpleNamespace(rss=next(resident)))
     probe = MemoryProbe("cuda", clock, period_ns=100)
     assert [now for now in range(0, 2_500, 100) if probe.sample(now)] == [0, 1_000, 2_000]
@@ -195,6 +226,7 @@ def test_peaks_that_cannot_be_reset_are_not_passed_off_as_new(cuda: FakeAllocato
 
 
 def test_an_unknown_device_and_a_missing_library_cost_only_their_fields(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(memory_module, "STATM", "/no/proc/here")
     monkeypatch.setitem(__import__("sys").modules, "psutil", None)
     probe = MemoryProbe("no such device", clock)
     assert probe.mark("model_loaded") is None

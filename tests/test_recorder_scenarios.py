@@ -171,6 +171,30 @@ def test_soft_resets_do_not_restart_a_request(llama: Any, trace_path: Path) -> N
     assert int(requests.soft_resets.sum()) == len(resets)
 
 
+@pytest.mark.parametrize("settings", [{}, {"safety_margin": 0.0}], ids=["for the margin", "to spare active requests"])
+def test_cached_blocks_given_up_are_counted_whatever_the_cause(
+    llama: Any, trace_path: Path, monkeypatch: Any, settings: dict[str, float]
+) -> None:
+    """Until 5.17, cached blocks count as free and are taken one by one: there is nothing to count."""
+    given_up: list[int] = []
+    if SECTORS:
+        from transformers.generation.continuous_batching.cache_allocators.cache_allocator import BlockLedger
+
+        evict = BlockLedger.evict_cached_blocks
+
+        def counted(self: Any) -> Any:
+            blocks = evict(self)
+            given_up.extend([len(blocks)] if blocks else [])
+            return blocks
+
+        monkeypatch.setattr(BlockLedger, "evict_cached_blocks", counted)
+    case = Case(SOFT_RESETS.inputs, settings=SOFT_RESETS.settings | settings)
+    trace, outputs = recorded(case, llama, trace_path)
+    assert_sound(trace, outputs)
+    assert bool(given_up) == SECTORS
+    assert trace.events.blocks[events(trace, EventKind.CACHE_EVICTION)].tolist() == given_up
+
+
 def test_engine_timestamps_forget_what_the_trace_keeps(llama: Any, trace_path: Path) -> None:
     """The reason for clocks of our own: after a soft reset the engine's have fewer stamps than tokens."""
     with record(trace_path):

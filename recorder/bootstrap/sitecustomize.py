@@ -57,7 +57,7 @@ class _Session:
         except Exception as error:
             _say(f"nothing is recorded: {error}", getattr(error, "slug", "failed"))
 
-    def end(self) -> None:
+    def end(self, signal_name: str = "") -> None:
         """Close the trace and say what came of it, once. A child forked while recording has nothing to close."""
         if self._ended:
             return
@@ -72,16 +72,29 @@ class _Session:
         elif process == self._owner:
             if error is not None:
                 self._recording.note_failure(error)
-            self._recording.close()
+            self._recording.close(signal_name)
             if self._recording.paths:
-                _say("recorded " + ", ".join(str(path) for path in self._recording.paths))
+                self._say_outcome()
+
+    def _say_outcome(self) -> None:
+        from cbtrace.recorder.outcome import sentences
+
+        settings = self._read_settings()
+        replaced = settings["replaces"] is not None and str(self._recording.paths[0]) == settings["path"]
+        for text, slug in sentences(self._recording, replaced=replaced):
+            _say(text, slug)
 
     def _say_nothing_recorded(self) -> None:
-        # When a child has recorded, the trace is there: `cbtrace record` had seen to it that it was not.
-        if not self._begun and not os.path.lexists(self._read_settings()["path"]):
+        settings = self._read_settings()
+        path, replaces = settings["path"], settings["replaces"]
+        there = os.stat(path) if os.path.exists(path) else None
+        kept = there is not None and [there.st_dev, there.st_ino, there.st_mtime_ns] == replaces
+        # A new trace is there when a child has recorded.
+        if not self._begun and (kept or there is None):
             _say(
                 "the program ended without running continuous batching, so there is no trace of it "
-                "(generate_batch and transformers serve --continuous-batching run it, generate does not)",
+                "(generate_batch and transformers serve --continuous-batching run it, generate does not)"
+                + (f", and the old {path} was kept" if kept else ""),
                 "no-engine",
             )
 
@@ -103,27 +116,19 @@ class _Session:
 def _open(settings: dict[str, Any]) -> Any:
     """Start the recording under the first name that no other process has taken."""
     from cbtrace.recorder import record
+    from cbtrace.recorder.claim import claimed
     from cbtrace.recorder.ranks import rank_of_process
     from cbtrace.traces.errors import TraceExistsError
 
-    path, overwrite = settings.pop("path"), settings.pop("overwrite")
+    path, overwrite, replaces = (settings.pop(name) for name in ("path", "overwrite", "replaces"))
     stem, suffix = os.path.splitext(path)
-    # Ranks above 0 get names of their own from the recorder. Others race for the name that was asked for.
-    if not overwrite or rank_of_process()[0] > 0 or _claim(path):
+    with claimed(path, replaces) as first:
         try:
-            return record(path, overwrite=overwrite, **settings)
+            # Ranks above 0 get names of their own from the recorder. Others race for the name that was asked for.
+            return record(path, overwrite=overwrite and (first or rank_of_process()[0] > 0), **settings)
         except TraceExistsError:
             pass
     return record(f"{stem}.pid{os.getpid()}{suffix}", overwrite=overwrite, **settings)
-
-
-def _claim(path: str) -> bool:
-    """Create a file that is to be overwritten: of several processes, one can."""
-    try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-    except FileExistsError:
-        return False
-    return True
 
 
 class _Finder:
@@ -188,7 +193,7 @@ def _close_before_dying(session: _Session) -> None:
 
     def close_and_die(number: int, _: Any) -> None:
         # From a thread: this one may hold a lock of the recorder's at this very moment.
-        closing = threading.Thread(target=session.end, daemon=True)
+        closing = threading.Thread(target=session.end, args=(signal.Signals(number).name,), daemon=True)
         try:
             closing.start()
             closing.join(_CLOSING_SECONDS)
