@@ -242,7 +242,7 @@ def _possible(frame: Frame) -> bool:
 def _possible_roster(roster: Roster) -> bool:
     slots, requests = roster.slots[::2], roster.slots[1::2]
     return (
-        len(slots) == len(requests) == len(roster.serials)
+        len(slots) == len(set(slots)) == len(requests) == len(set(requests)) == len(roster.serials)
         and len(roster.positions) in (0, len(slots))
         and len(roster.delivered) in (0, len(slots))
         and all(-1 <= value <= _LARGEST for value in (*roster.positions, *roster.delivered))
