@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import http.server
+import itertools
 import re
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from playwright.sync_api import Browser
 from cbtrace.site.analysis.comparison import Comparison, compare, measured_run
 from cbtrace.site.analysis.summary import summarize
 from cbtrace.site.build import BuildReport, build_site
+from cbtrace.site.diff import diff_traces
+from cbtrace.site.diff_json import diff_json
 from cbtrace.traces import open_trace
 from compared_runs import repeats, slower_pair, timed_run
 from pages import Visit, chromium, visit
@@ -206,6 +209,7 @@ def test_the_hand_made_pair_is_what_python_says_and_flips_when_swapped(
     browser: Browser, site: BuildReport, pair: tuple[list[Path], list[Path]]
 ) -> None:
     expected = in_python(*pair)
+    written = diff_json(diff_traces(*pair))
     a, b = (side(site, paths) for paths in pair)
     with visit(browser) as seen:
         seen.goto(site.out / "compare.html", f"#a={a}&b={b}")
@@ -216,6 +220,8 @@ def test_the_hand_made_pair_is_what_python_says_and_flips_when_swapped(
             assert (row["word"], row["why"]) == (value.judgement.word, value.judgement.why), row
             assert row["direction"] == (value.direction or "\N{EM DASH}"), row
             assert row["change"] == pytest.approx(value.judgement.difference), row
+            said = written["values"][row["key"]]
+            assert (said["word"], said["why"], said["difference"]) == (row["word"], row["why"], row["change"]), row
         ttft = next(row for row in rows if row["key"] == "ttft_ms.p50")
         assert (ttft["direction"], ttft["word"]) == ("slower", "worse")
         assert ttft["change"] == pytest.approx(0.8, rel=0.05), "a tenth of 8 ms"
@@ -433,6 +439,26 @@ def test_every_chart_has_a_name_a_table_and_a_drawing(
         )
         assert without == []
         assert seen.troubles == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(
+    browser: Browser, site: BuildReport, pair: tuple[list[Path], list[Path]], scheme: str
+) -> None:
+    a, b = (side(site, paths) for paths in pair)
+    axe = (Path(__file__).parent / "vendor" / "axe.min.js").read_text(encoding="utf-8")
+    with visit(browser, color_scheme=scheme, viewport={"width": 1280, "height": 900}) as seen:
+        seen.goto(site.out / "compare.html", f"#a={a}&b={b}")
+        shown(seen, a, b)
+        for details in seen.page.query_selector_all("details"):
+            details.evaluate("(it) => { it.open = true; }")
+        seen.page.wait_for_selector("[data-pick=b] input")
+        seen.page.evaluate(axe)
+        result = seen.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        grave = [found for found in result["violations"] if found["impact"] in ("serious", "critical")]
+        assert [(found["id"], [node["target"] for node in found["nodes"]][:3]) for found in grave] == []
+        levels = seen.ask('Array.from(document.querySelectorAll("h1,h2,h3,h4"), (it) => Number(it.tagName[1]))')
+        assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
 
 
 def test_sections_are_reached_without_losing_the_choice(browser: Browser, site: BuildReport) -> None:

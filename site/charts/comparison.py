@@ -1,7 +1,7 @@
 """Charts of the compare page. Run A is solid, run B dashed, and A stands above B, everywhere.
 
 Data, by name: ``curves`` (run, line, value in ms, share), ``difference`` (percentile, change in ms, and the range low
-to high over pairs of runs), ``effects`` (label, rank, change, low and high in per cent), ``scatter`` (a and b in ms)
+to high over pairs of runs), ``effects`` (label, rank, change, low, high in %, beyond), ``scatter`` (a and b in ms)
 with ``diagonal`` (a, b), ``pairs`` (rank, change in ms), ``bars`` (label, rank, run, amount) and ``timeline`` (run, t
 in s, step in ms, waiting, used in bytes).
 """
@@ -74,7 +74,7 @@ def difference_spec(words: Words) -> Any:
 
 
 def effects_spec(words: Words) -> Any:
-    """The change of each headline number in per cent of A, with its interval where there are repeats."""
+    """Changes in per cent of A, with intervals where there are repeats; only what is beyond noise is a filled point."""
     base = alt.Chart(alt.NamedData("effects"), width=WIDTH, height=alt.Step(22))
     label = alt.Axis(title=None, labelLimit=LABELS, minExtent=LABELS, maxExtent=LABELS)
     y = alt.Y("label:N", sort=alt.EncodingSortField("rank", op="min"), axis=label)
@@ -86,7 +86,9 @@ def effects_spec(words: Words) -> Any:
             base.mark_rule(color=palette.RUN_B, strokeWidth=2).encode(
                 x=alt.X("low:Q", axis=x), x2=alt.X2("high:Q"), y=y
             ),
-            base.mark_point(color=palette.RUN_B, filled=True, size=48, opacity=1).encode(x=alt.X("change:Q"), y=y),
+            base.mark_point(stroke=palette.RUN_B, fill=palette.RUN_B, size=52, strokeWidth=1.5, opacity=1).encode(
+                x=alt.X("change:Q"), y=y, fillOpacity=alt.FillOpacity("beyond:Q", scale=None)
+            ),
         )
         .properties(usermeta={"margin": LABELS + 24, "labels": LABELS})
         .to_dict()

@@ -8,7 +8,7 @@ from cbtrace.site import formats
 from cbtrace.site.analysis.comparability import Comparability
 from cbtrace.site.analysis.comparison import ComparedValue, Headline
 from cbtrace.site.analysis.noise import Judgement
-from cbtrace.site.analysis.run_values import RUN_VALUES
+from cbtrace.site.analysis.run_values import HEADLINE_KEYS, RUN_VALUES
 from cbtrace.site.words import Words
 
 GRAVE = ("several", "resolved", "unlike", "mixed", "predicted")
@@ -108,10 +108,22 @@ def headline_sentence(headline: Headline, values: Sequence[ComparedValue], words
 
     by_reason = headline.word == "cannot_tell" or headline.why == "same_settings"
     key = f"compare.js.headline_{headline.why if by_reason else headline.word}"
-    sentence = words(key, better=labels(headline.better), worse=labels(headline.worse))
-    if not headline.changed:
-        return sentence
-    return f"{sentence} {words('compare.js.headline_changed', changed=labels(headline.changed))}"
+    said = [words(key, better=labels(headline.better), worse=labels(headline.worse))]
+    if headline.changed:
+        said.append(words("compare.js.headline_changed", changed=labels(headline.changed)))
+    if alone := _beyond_alone(headline, values):
+        said.append(words("compare.js.headline_alone", alone=labels(alone)))
+    return " ".join(said)
+
+
+def _beyond_alone(headline: Headline, values: Sequence[ComparedValue]) -> list[str]:
+    """Headline numbers that are beyond noise when each is judged alone, and not when all are judged together."""
+    named = {*headline.better, *headline.worse, *headline.changed}
+    return [
+        value.value.key
+        for value in values
+        if value.value.key in HEADLINE_KEYS and value.judgement.why == "beyond_noise" and value.value.key not in named
+    ]
 
 
 def judged_text(judgement: Judgement, runs_a: int, runs_b: int, words: Words) -> str:

@@ -58,8 +58,13 @@
   function headlineSentence({ word, why, better, worse, changed }, values) {
     const labels = (keys) => nameList(values.filter((value) => keys.includes(value.key)).map((value) => `${valueLabel(value.key)} ${percent(relative(value.judgement))} (${words[value.direction]})`));
     const key = word === "cannot_tell" || why === "same_settings" ? `headline_${why}` : `headline_${word}`;
-    const sentence = text(key, { better: labels(better), worse: labels(worse) });
-    return changed.length ? `${sentence} ${text("headline_changed", { changed: labels(changed) })}` : sentence;
+    const said = [text(key, { better: labels(better), worse: labels(worse) })];
+    if (changed.length) said.push(text("headline_changed", { changed: labels(changed) }));
+    // Beyond noise when judged alone, and not when all are judged together.
+    const named = [...better, ...worse, ...changed];
+    const alone = site.rules.headline.filter((one) => !named.includes(one) && values.find((value) => value.key === one).judgement.why === "beyond_noise");
+    if (alone.length) said.push(text("headline_alone", { alone: labels(alone) }));
+    return said.join(" ");
   }
 
   function valueLabel(key) {
@@ -152,7 +157,7 @@
     const label = several ? words.effects_intervals : words.effects_points;
     const share = (judgement, bound) => (bound === null ? relative(judgement) : bound / Math.abs(judgement.mean_a)) * 100;
     const rows = () =>
-      shown.map(({ key, judgement }, rank) => ({ label: valueLabel(key), rank, change: share(judgement, judgement.difference), low: share(judgement, judgement.low), high: share(judgement, judgement.high) }));
+      shown.map(({ key, judgement }, rank) => ({ label: valueLabel(key), rank, change: share(judgement, judgement.difference), low: share(judgement, judgement.low), high: share(judgement, judgement.high), beyond: judgement.why === "beyond_noise" ? 1 : 0 }));
     return element("div", { id: "effects" }, element("h3", {}, label), chart("effects", label, () => ({ effects: rows() })));
   }
 

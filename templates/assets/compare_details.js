@@ -9,7 +9,7 @@
 
   // Sums by name over several counts.
   function sums(counts) {
-    const made = {};
+    const made = Object.create(null); // names come from traces: "__proto__" is one of them
     for (const count of counts) for (const [name, value] of Object.entries(count)) made[name] = (made[name] || 0) + value;
     return made;
   }
