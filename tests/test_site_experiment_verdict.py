@@ -153,6 +153,8 @@ def test_a_loss_within_an_slo_is_no_loss() -> None:
 def test_less_memory_at_no_loss_is_a_gain_and_more_is_no_loss() -> None:
     less = plain().add("v", Values(memory=1 << 29), changes={"num_blocks": 64})
     assert rule(less) == ("better", "adopt")
+    hardly = plain().add("v", Values(memory=0.99 * (1 << 30)), changes={"num_blocks": 64})
+    assert rule(hardly) == ("no_gain", "do_not_adopt")
     more = plain().add("v", Values(throughput=1200, memory=1 << 31), changes={"num_blocks": 64})
     assert rule(more) == ("better", "adopt")
     more.slos["peak_memory_gib"] = 1.5

@@ -139,7 +139,7 @@ def settling_step(verdict: Verdict) -> Step | None:
 
 def _noisy(runs: ExperimentRuns) -> Iterator[Step]:
     values = runs.baseline.values(THROUGHPUT) if runs.baseline is not None else []
-    if len(values) < LEAST_RUNS // 2:
+    if len(values) < LEAST_RUNS // 2 or not any(values):
         return
     scatter = statistics.stdev(values) / statistics.fmean(values)
     if scatter > NOISY:

@@ -4,7 +4,8 @@ The rules are asked in order and the first that speaks decides: whether it ran a
 speed against the rival, which is the baseline wherever both served the same workload. The texts are words
 ``experiment.verdict.<rule>``.
 
-Of memory, less at no loss of speed is a gain, and more counts only against an SLO: what fits costs nothing by itself.
+Of memory, less by :data:`LESS_MEMORY` at no loss of speed is a gain, and more counts only against an SLO: what fits
+costs nothing by itself, and memory hardly varies, so that the smallest change of it is beyond noise.
 A loss within an SLO that is met is no loss: the SLO says how much is allowed.
 """
 
@@ -23,6 +24,9 @@ from cbtrace.site.analysis.experiment_slos import Slo, SloCheck, check_slos, slo
 from cbtrace.site.analysis.noise import LEAST_RUNS
 
 Word = Literal["adopt", "do_not_adopt", "cannot_tell", "baseline", "no_candidate", "not_run"]
+
+LESS_MEMORY = 0.05
+"""As a share of the rival's."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ class Case:
     @cached_property
     def gains(self) -> list[Effect]:
         """What is better beyond noise."""
-        return [it for it in self.effects if it.word == "better"]
+        return [it for it in self.effects if it.word == "better" and (it.key != MEMORY or _much_less(it))]
 
     @cached_property
     def losses(self) -> list[Effect]:
@@ -264,6 +268,11 @@ def _speed_gains(case: Case) -> list[Effect]:
 
 def _undecided(case: Case) -> Grounds | None:
     return Grounds(effect=case.open[0]) if case.open else None
+
+
+def _much_less(memory: Effect) -> bool:
+    change = memory.judgement.change
+    return change is not None and change <= -LESS_MEMORY
 
 
 def _better(case: Case) -> Grounds | None:
