@@ -33,9 +33,7 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BuildReport]:
     troubled_run(cut)
     cut.write_bytes(cut.read_bytes()[:-40])  # a banner and badges
     traces = sorted(folder.glob("*.cbt"))
-    return {
-        language: build_site(traces, folder / language, title="Runs", language=language) for language in LANGUAGES
-    }
+    return {language: build_site(traces, folder / language, title="Runs", language=language) for language in LANGUAGES}
 
 
 @pytest.fixture(scope="module")

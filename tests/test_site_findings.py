@@ -26,6 +26,7 @@ from cbtrace.traces.schema import (
     Gpu,
     GraphKey,
     KvGroup,
+    Memory,
     Request,
     Step,
     Visible,
@@ -180,6 +181,21 @@ def idle_engine(path: Path) -> Trace:
     return toy.end()
 
 
+def memory(toy: Toy, used: int) -> None:
+    """A GPU of 100 MiB of which at most ``used`` are taken; the KV cache has 4."""
+    mib = 1 << 20
+    for mark in ("model_loaded", "cache_created", "inputs_created", "before_first_request", ""):
+        toy.build.write(Memory(toy.build.now, mark, 10 * mib, 11 * mib, 10 * mib, 11 * mib, used * mib, 100 * mib))
+
+
+def memory_free(path: Path) -> Trace:
+    toy = Toy(path)
+    toy.stop = AdmissionStop.KV_BLOCKS
+    toy.run()
+    memory(toy, 20)
+    return toy.end()
+
+
 def left_out(path: Path) -> Trace:
     toy = Toy(path)
     build = toy.run()
@@ -206,7 +222,8 @@ def gpu_slowed(path: Path) -> Trace:
 
     def sampled(*work: object, **options: object) -> int:
         number = step(*work, **options)  # type: ignore[arg-type]
-        build.write(Gpu(build.now, 90, throttle=0x44 if number % 3 else 0, sm_clock_mhz=1200 + number))
+        hot = number % 3 > 0
+        build.write(Gpu(build.now, 90, throttle=0x44 if hot else 0, sm_clock_mhz=1200 if hot else 1900))
         return number
 
     build.step = sampled  # type: ignore[method-assign, assignment]
@@ -333,6 +350,7 @@ def unattributed(path: Path) -> Trace:
 TROUBLE: dict[str, Callable[[Path], Trace]] = {
     "failures": failures,
     "oversize": oversize,
+    "memory_free": memory_free,
     "margin_wait": stopped_by(AdmissionStop.SAFETY_MARGIN),
     "blocks_wait": stopped_by(AdmissionStop.KV_BLOCKS),
     "blocked_wait": stopped_by(AdmissionStop.BLOCKED_AFTER_OFFLOAD),
@@ -426,11 +444,23 @@ def test_layers_with_windows_are_not_mentioned_where_prefixes_were_found(tmp_pat
     assert "sliding_window" not in told(toy.end())
 
 
+@pytest.mark.parametrize(("stop", "used"), [(AdmissionStop.KV_BLOCKS, 95), (AdmissionStop.REQUEST_CAP, 20)])
+def test_memory_is_not_called_free_where_it_is_used_or_not_waited_for(
+    tmp_path: Path, stop: AdmissionStop, used: int
+) -> None:
+    toy = Toy(tmp_path / "run.cbt")
+    toy.stop = stop
+    toy.run()
+    memory(toy, used)
+    assert "memory_free" not in told(toy.end())
+
+
 def test_clocks_that_only_idle_are_not_called_slowed(tmp_path: Path) -> None:
     toy = Toy(tmp_path / "run.cbt")
     build = toy.run()
-    for number in range(20):  # the GPU was idle, or its clocks were set: nothing slowed it down
+    for number in range(20):  # idle, or its clocks were set; at its power limit, and hardly slower for it
         build.write(Gpu(build.now - number, 10, throttle=0x01 | 0x02, sm_clock_mhz=300))
+        build.write(Gpu(build.now - number, 99, throttle=0x04, sm_clock_mhz=1965 + number))
     assert "gpu_slowed" not in told(toy.end())
 
 

@@ -21,6 +21,8 @@ Numbers = Mapping[str, float | int | str]
 Told = tuple[float, Numbers] | None
 """Weight and numbers of a rule that speaks."""
 
+WAITED = 0.10
+"""A reason that stopped admission for this share of the step time is worth a word."""
 SLOW_SHARE = 100
 """The slowest hundredth of the gaps is looked at apart, and at least this many of them:"""
 SLOW_LEAST = 20

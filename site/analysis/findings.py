@@ -41,6 +41,7 @@ def findings(evidence: Evidence) -> list[Finding]:
 RULES: dict[str, tuple[Callable[[Evidence], Told], str]] = {
     "failures": (rules_resources.failures, "events"),
     "oversize": (rules_admission.oversize, "events"),
+    "memory_free": (rules_resources.memory_free, "memory"),
     "margin_wait": (rules_admission.margin_wait, "admission"),
     "blocks_wait": (rules_admission.blocks_wait, "admission"),
     "blocked_wait": (rules_admission.blocked_wait, "admission"),

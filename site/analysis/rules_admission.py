@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from cbtrace.site.analysis.evidence import Evidence, Numbers, Told
+from cbtrace.site.analysis.evidence import WAITED, Evidence, Numbers, Told
 from cbtrace.site.analysis.window import step_durations
 from cbtrace.traces.schema import AdmissionStop, EventKind
-
-WAITED = 0.10
-"""A reason that stopped admission for this share of the step time is worth a word."""
 
 
 def oversize(evidence: Evidence) -> Told:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from cbtrace.site.analysis.evidence import Evidence, Numbers, Told
+from cbtrace.site.analysis.evidence import WAITED, Evidence, Numbers, Told
+from cbtrace.site.analysis.memory_budget import memory_budget
 from cbtrace.traces.schema import AdmissionStop, EndReason, Footer
+
+FOR_KV = (AdmissionStop.KV_BLOCKS, AdmissionStop.SAFETY_MARGIN, AdmissionStop.BLOCKED_AFTER_OFFLOAD)
+"""Reasons for which admission stops that more KV cache would put off."""
 
 SLOWED = {0x04: "power cap", 0x08: "hardware slowdown", 0x20: "heat", 0x40: "heat", 0x80: "power brake"}
 """Bits of NVML's throttle reasons that mean that the GPU could not run as fast as it was asked to."""
@@ -43,6 +47,25 @@ def kv_unused(evidence: Evidence) -> Told:
     if share >= 0.5:
         return None
     return 0.1 * (1 - share), {"used_share": share, "unused_bytes": kv.capacity_bytes - kv.peak_used_bytes}
+
+
+def memory_free(evidence: Evidence) -> Told:
+    """Memory of the GPU lies idle while requests wait for KV."""
+    kv, budget = evidence.summary.kv, memory_budget(evidence.trace.memory)
+    waited = sum(evidence.stop_share(reason) for reason in FOR_KV)
+    if kv is None or not kv.capacity_bytes or budget is None or waited < WAITED:
+        return None
+    free = next(term.bytes for term in budget.terms if term.name == "free")
+    share = free / budget.device_total
+    if share < 0.10 or free < kv.capacity_bytes / 4:
+        return None
+    numbers = {
+        "free_bytes": free,
+        "free_share": share,
+        "wait_share": waited,
+        "more_count": round(free / kv.capacity_bytes, 1),
+    }
+    return waited, numbers
 
 
 def padding(evidence: Evidence) -> Told:
@@ -89,16 +112,16 @@ def gpu_slowed(evidence: Evidence) -> Told:
     if not len(steps.index):
         return None
     during = (gpu.time_ns >= steps.start_ns[0]) & (gpu.time_ns <= steps.done_ns[-1]) & (gpu.throttle >= 0)
-    reasons = gpu.throttle[during]
+    reasons, clock = gpu.throttle[during], gpu.sm_clock_mhz[during]
     slowed = (reasons & sum(SLOWED)) != 0
-    if len(reasons) < 5 or slowed.mean() < 0.10:
+    if len(reasons) < 5 or slowed.mean() < 0.10 or clock[slowed].mean() > 0.95 * clock.max():
         return None
     names = sorted({name for bit, name in SLOWED.items() if (reasons & bit).any()})
     numbers: Numbers = {
         "slowed_share": float(slowed.mean()),
         "samples_count": len(reasons),
         "reasons": ", ".join(names),
-        "lowest_count": int(gpu.sm_clock_mhz[during].min()),
-        "highest_count": int(gpu.sm_clock_mhz[during].max()),
+        "slowed_count": int(clock[slowed].mean()),
+        "highest_count": int(clock.max()),
     }
     return float(slowed.mean()) / 2, numbers
