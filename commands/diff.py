@@ -46,6 +46,7 @@ def diff(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write to a file; .html makes a page.", show_default=False),
     ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that exists.")] = False,
     all_: Annotated[bool, typer.Option("--all", help="Show numbers that are equal in both, too.")] = False,
 ) -> None:
     """Compare B with A: first whether they can be compared, then whether B is correct, then what is faster or slower.
@@ -69,6 +70,7 @@ def diff(
       cbtrace diff baseline/ candidate/ --fail-if 'ttft_ms.p95 > +5%' --fail-if 'soft_resets > +0'
       cbtrace diff a1.cbt a2.cbt a3.cbt vs b1.cbt b2.cbt b3.cbt --format markdown -o comment.md
       cbtrace diff --experiment experiment baseline num_blocks=64
+      cbtrace diff baseline/ candidate/ -o diff.html
     """
     from cbtrace.commands.diff_sides import two_sides, variant_sides
     from cbtrace.commands.progress import progress_bar
@@ -77,25 +79,37 @@ def diff(
 
     conditions = [parse_condition(text) for text in fail_if or []]
     a, b = two_sides(sides) if experiment is None else variant_sides(experiment, sides)
-    _check_output(output, [*a, *b])
+    if output is not None:
+        _check_output(output, format_, [*a, *b], overwrite)
     with progress_bar("Comparing") as advance:
         found = diff_traces(a, b, conditions, advance)
     if output is None:
         _print(found, format_ or Format.text, every=all_)
     else:
-        _write(found, format_ or _ENDINGS.get(output.suffix.lower(), Format.text), output, every=all_)
+        if _is_page(output, format_):
+            _write_page(a, b, output)
+        else:
+            _write(found, format_ or _ENDINGS.get(output.suffix.lower(), Format.text), output, every=all_)
+        _tell(found, output)
     raise typer.Exit(exit_code(found.gates))
 
 
 _ENDINGS = {".json": Format.json, ".md": Format.markdown}
 
 
-def _check_output(output: Path | None, sources: list[Path]) -> None:
-    from cbtrace.commands.output_file import check_not_input
+def _is_page(output: Path, format_: Format | None) -> bool:
+    return format_ is None and output.suffix.lower() in (".html", ".htm")
 
-    if output is not None:
-        for source in sources:
-            check_not_input(source, output)
+
+def _check_output(output: Path, format_: Format | None, sources: list[Path], overwrite: bool) -> None:
+    """Refuse before anything is read. A page looks for itself whether what is there is another one of its kind."""
+    from cbtrace.commands.output_file import check_not_input
+    from cbtrace.traces.errors import TraceExistsError
+
+    for source in sources:
+        check_not_input(source, output)
+    if output.exists() and not overwrite and not _is_page(output, format_):
+        raise TraceExistsError(f"{output} exists already: choose another name, or replace it with --overwrite.")
 
 
 def _print(found: Diff, format_: Format, *, every: bool) -> None:
@@ -108,8 +122,6 @@ def _print(found: Diff, format_: Format, *, every: bool) -> None:
 
 
 def _write(found: Diff, format_: Format, output: Path, *, every: bool) -> None:
-    """Write the file, and print the verdict and the conditions, which a log should show."""
-    from cbtrace.commands.diff_sentences import gate, headline
     from cbtrace.commands.diff_text import print_diff
     from cbtrace.commands.output_file import writing
     from cbtrace.traces.export.new_file import new_file
@@ -119,6 +131,18 @@ def _write(found: Diff, format_: Format, output: Path, *, every: bool) -> None:
             print_diff(found, every=every, file=file)
         else:
             file.write(_document(found, format_))
+
+
+def _write_page(a: list[Path], b: list[Path], output: Path) -> None:
+    from cbtrace.site.single_comparison import build_single_comparison
+
+    build_single_comparison(a, b, output)
+
+
+def _tell(found: Diff, output: Path) -> None:
+    """Print the verdict and the conditions, which a log should show."""
+    from cbtrace.commands.diff_sentences import gate, headline
+
     typer.echo("\n".join(said.text for said in (headline(found.comparison), *map(gate, found.gates))))
     typer.echo(f"Wrote {output}")
 

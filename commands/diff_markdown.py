@@ -61,16 +61,17 @@ def _list(lines: Iterable[str]) -> str:
 
 
 def _table(values: list[ComparedValue]) -> str:
+    from cbtrace.site.pages.compare_sentences import amount, percent, signed, value_label, with_unit
+    from cbtrace.site.words import load_words
+
     rows = ["| mean over runs | A | B | change | 95 % interval | B is | verdict |", "|---|--:|--:|--:|--:|---|---|"]
     for it in values:
-        found = it.judgement
+        found, unit = it.judgement, it.value.unit
         word = numbers.verdict_word(found)
         cells = (
-            escape(numbers.label(it.value)),
-            numbers.amount(it.value, found.mean_a, unit=True),
-            numbers.amount(it.value, found.mean_b, unit=True),
-            numbers.share(found.change)
-            or ("" if found.difference is None else numbers.signed(it.value, found.difference)),
+            value_label(it.value.key, load_words()),
+            *(with_unit(numbers.unit_of(it), amount(unit, mean)) for mean in (found.mean_a, found.mean_b)),
+            signed(unit, found.difference) if found.change is None else percent(found.change),
             numbers.interval(it),
             it.direction,
             f"**{word}**" if found.word in ("better", "worse") else word,

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cbtrace.commands.diff_numbers import Tone, label, share, signed
+from cbtrace.commands.diff_numbers import Tone
 from cbtrace.commands.plain_text import plain
 
 if TYPE_CHECKING:
-    from cbtrace.site.analysis.comparability import Comparability, ComparedFact
+    from cbtrace.site.analysis.comparability import Comparability
     from cbtrace.site.analysis.compared_settings import ComparedSetting
     from cbtrace.site.analysis.comparison import Comparison
     from cbtrace.site.analysis.gate import GateResult
     from cbtrace.site.analysis.outputs import Ended, Outputs
     from cbtrace.site.diff import Diff
 
-_NAMED = 4
-"""Most differing conditions that a sentence names."""
-_CATEGORIES = {
-    "generation": "generation settings",
-    "version": "versions",
-    "batching": "static and continuous batching",
-}
+_NAMED = 8
+"""Most changes that a line names."""
 _HALF_PRECISION = ("bfloat16", "float16")
 
 
@@ -35,158 +30,56 @@ class Said:
     text: str
 
 
-# The verdict ---------------------------------------------------------------------------------------------------------
+# The verdict and what the sides differ by: in the words of the compare page ----------------------------------------
 
 
 def headline(comparison: Comparison) -> Said:
     """The verdict on the whole."""
+    from cbtrace.site.pages.compare_sentences import headline_sentence
+    from cbtrace.site.words import load_words
+
     found = comparison.headline
-    better, worse = _named(comparison, found.better), _named(comparison, found.worse)
-    drift = " It may be drift: the sides were not recorded in turn." if comparison.comparability.apart else ""
-    if found.word == "better":
-        return Said("good", f"B is better: {better}. No other headline number is worse beyond noise.{drift}")
-    if found.word == "worse":
-        return Said("bad", f"B is worse: {worse}. No other headline number is better beyond noise.{drift}")
-    if found.word == "better_and_worse":
-        return Said("warning", f"B is better and worse. Better: {better}. Worse: {worse}.{drift}")
-    if found.word == "within_noise":
-        return Said("plain", _within_noise(found.why))
-    return Said("warning", f"Cannot tell{_cannot_tell(comparison)}")
-
-
-def _named(comparison: Comparison, keys: Sequence[str]) -> str:
-    by_key = {it.value.key: it for it in comparison.values}
-    return ", ".join(
-        f"{label(by_key[key].value)} {share(by_key[key].judgement.change)} ({by_key[key].direction})" for key in keys
-    )
-
-
-def _within_noise(why: str) -> str:
-    if why == "same_settings":
-        return "Same settings: the difference is run-to-run noise."
-    return "Within noise: every headline number differs by less than single runs of one setting do."
-
-
-def _cannot_tell(comparison: Comparison) -> str:
-    why, one = comparison.headline.why, comparison.values[0]
-    if why == "one_run":
-        each = "one run each" if len(one.a) == len(one.b) == 1 else f"{len(one.a)} and {len(one.b)} runs"
-        return f" from {each}: it takes two runs a side and six in all. Record repeats."
-    if why == "few_runs":
-        return f" from {len(one.a)} and {len(one.b)} runs: it takes two runs a side and six in all. Record repeats."
-    if why == "unanswered":
-        return ": the side whose numbers look better left more of its requests unanswered, and these are in no latency."
-    if why == "unlike":
-        return ": the sides did not do the same work."
-    if why == "mixed":
-        return ": the runs of one side are not repeats of one setting."
-    if why == "predicted":
-        return ": a predicted run never enters a verdict."
-    return (
-        ": no headline number differs beyond noise, and there is too much noise, or there are too few runs, to call "
-        "all of the differences small."
-    )
-
-
-# Comparability -------------------------------------------------------------------------------------------------------
+    tones: dict[str, Tone] = {"better": "good", "worse": "bad", "within_noise": "plain"}
+    text = headline_sentence(found, comparison.values, load_words())
+    if comparison.comparability.apart and found.why == "numbers" and found.word != "within_noise":
+        text += " It may be drift: the sides were not recorded in turn."
+    return Said(tones.get(found.word, "warning"), text)
 
 
 def comparability(found: Comparability) -> Iterator[Said]:
     """What the sides differ by, before any number."""
-    yield _kind(found)
-    if found.kind in ("unlike", "predicted", "mixed"):
-        if found.unlike:
-            yield Said("warning", f"Conditions that differ: {_facts(found.unlike)}.")
-        variables = [setting for setting in found.settings if setting.variable]
-        if variables:
-            yield Said("warning", f"Settings that differ: {_settings(variables)}.")
-    if found.tags and found.kind != "declared":
-        yield Said("plain", f"Tags that differ: {_tags(found)}.")
-    if found.unknown:
-        yield Said(
-            "plain",
-            f"{len(found.unknown)} conditions are not known on both sides and may differ: {_few(found.unknown)}.",
-        )
-    if found.apart:
-        yield Said(
-            "warning",
-            "All runs of one side were recorded before the first of the other: a slow change of the machine would look "
-            "like a difference. Record the sides in turn.",
-        )
-    if not found.whole:
-        yield Said("warning", "Not everything that was recorded could be read: cbtrace check says what is missing.")
+    from cbtrace.site.pages.compare_sentences import verdict_sentences
+    from cbtrace.site.words import load_words
 
-
-def _kind(found: Comparability) -> Said:
-    by_role = {role: [s for s in found.settings if s.role == role] for role in ("changed", "followed")}
-    changed, followed = by_role["changed"], by_role["followed"]
+    for severity, text in verdict_sentences(found, load_words()):
+        yield Said("warning" if severity == "warning" else "plain", plain(text))
     if found.kind == "same":
-        return Said(
+        yield Said(
             "plain",
-            "Same conditions, same settings: these are repeats. If something else has changed, such as the code, say "
-            "so with a tag when recording (--tag commit=...).",
-        )
-    if found.kind == "declared":
-        return Said("plain", f"Same conditions and settings; the tags say what differs: {_tags(found)}.")
-    if found.kind == "one":
-        return Said("plain", f"Same conditions, one setting differs: {_settings([*changed, *followed])}.")
-    if found.kind == "resolved":
-        return Said(
-            "warning",
-            f"One setting was changed, {_settings(changed)}, and the engine resolved others differently too: "
-            f"{_settings(followed)}. The effect is that of all of them together.",
-        )
-    if found.kind == "several":
-        count = len(changed) + len(followed)
-        return Said(
-            "warning",
-            f"{count} settings differ: {_settings([*changed, *followed])}. An effect cannot be attributed to one.",
+            "If something else has changed, such as the code, say so with a tag when recording (--tag commit=...).",
         )
     if found.kind == "mixed":
-        return Said(
-            "warning",
-            "Not repeats: the runs of a side differ among themselves. Compare one setting a side (of an experiment: "
-            "--experiment).",
-        )
-    if found.kind == "predicted":
-        return Said("warning", "At least one run is predicted, not measured.")
-    return Said(
-        "warning",
-        f"Unlike runs ({', '.join(_CATEGORIES.get(it, it) for it in found.categories)}): the changes below are not the "
-        "effect of a setting.",
-    )
+        yield Said("plain", "Name one setting a side; of an experiment, its variants (--experiment).")
+    yield from _listed("Settings", [_setting(it) for it in found.settings if it.variable])
+    yield from _listed("Conditions", [f"{it.name} {_change(it.a, it.b)}" for it in found.unlike])
+    yield from _listed("Tags", [f"{it.name} {_change(it.a, it.b)}" for it in found.tags])
 
 
-def _facts(facts: Sequence[ComparedFact]) -> str:
-    named = [f"{plain(fact.name)} {_change(fact.a, fact.b)}" for fact in facts[:_NAMED]]
-    return "; ".join(named) + _further(len(facts) - _NAMED)
+def _listed(what: str, changes: list[str]) -> Iterator[Said]:
+    if changes:
+        further = f" and {len(changes) - _NAMED} more" if len(changes) > _NAMED else ""
+        yield Said("plain", f"{what} that differ: {plain('; '.join(changes[:_NAMED]))}{further}")
 
 
-def _few(facts: Sequence[ComparedFact]) -> str:
-    return ", ".join(plain(fact.name) for fact in facts[:_NAMED]) + _further(len(facts) - _NAMED)
-
-
-def _settings(found: Sequence[ComparedSetting]) -> str:
-    return "; ".join(f"{plain(it.name)} {_change(*_effective(it))}" for it in found)
-
-
-def _effective(setting: ComparedSetting) -> tuple[str | None, str | None]:
+def _setting(setting: ComparedSetting) -> str:
     """As resolved, or as asked for where the trace does not say what became of it."""
-    if setting.resolved_a is None or setting.resolved_b is None:
-        return setting.requested_a, setting.requested_b
-    return setting.resolved_a, setting.resolved_b
-
-
-def _tags(found: Comparability) -> str:
-    return "; ".join(f"{plain(tag.name)} {_change(tag.a, tag.b)}" for tag in found.tags)
+    known = setting.resolved_a is not None and setting.resolved_b is not None
+    a, b = (setting.resolved_a, setting.resolved_b) if known else (setting.requested_a, setting.requested_b)
+    return f"{setting.name} {_change(a, b)}"
 
 
 def _change(a: str | None, b: str | None) -> str:
-    return f"{plain(a or '(none)')} -> {plain(b or '(none)')}"
-
-
-def _further(count: int) -> str:
-    return f" and {count} more" if count > 0 else ""
+    return f"{a or '(none)'} -> {b or '(none)'}"
 
 
 # Correctness ---------------------------------------------------------------------------------------------------------
@@ -277,7 +170,9 @@ def _token(token: int) -> str:
 
 def gate(result: GateResult) -> Said:
     """What became of one condition."""
-    text, value = plain(result.condition.text), result.condition.value
+    from cbtrace.site.pages.compare_sentences import signed, with_unit
+
+    text, unit = plain(result.condition.text), result.condition.value.unit
     beyond = result.beyond
     if result.state == "holds":
         return Said("bad", f"FAIL  {text}: holds beyond noise.")
@@ -294,5 +189,5 @@ def gate(result: GateResult) -> Said:
     }
     if result.why in reasons or beyond.low is None or beyond.high is None:
         return Said("warning", f"?     {text}: cannot tell, {reasons.get(result.why, 'the noise is not known')}.")
-    low, high = signed(value, beyond.low), signed(value, beyond.high, unit=True)
+    low, high = signed(unit, beyond.low), with_unit(unit, signed(unit, beyond.high))
     return Said("warning", f"?     {text}: cannot tell, B is {low} to {high} from the limit.")

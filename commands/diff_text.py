@@ -84,6 +84,9 @@ def _table(values: list[ComparedValue]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
+    from cbtrace.site.pages.compare_sentences import amount, percent, signed, value_label
+    from cbtrace.site.words import load_words
+
     table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("means over runs", overflow="fold", min_width=18)
     for name in ("A", "B", "B less A", "change", "95 % interval"):
@@ -91,13 +94,14 @@ def _table(values: list[ComparedValue]) -> Table:
     for name in ("B is", "verdict"):
         table.add_column(name, no_wrap=True)
     for it in values:
-        found, unit = it.judgement, numbers.unit_of(it.value)
+        found, unit, beside = it.judgement, it.value.unit, numbers.unit_of(it)
+        label = value_label(it.value.key, load_words())
         table.add_row(
-            Text(f"{numbers.label(it.value)} [{unit}]" if unit else numbers.label(it.value)),
-            numbers.amount(it.value, found.mean_a),
-            numbers.amount(it.value, found.mean_b),
-            numbers.signed(it.value, found.difference),
-            numbers.share(found.change),
+            Text(f"{label} [{beside}]" if beside else label),
+            amount(unit, found.mean_a),
+            amount(unit, found.mean_b),
+            signed(unit, found.difference),
+            percent(found.change),
             numbers.interval(it),
             it.direction,
             Text(numbers.verdict_word(found), style=_STYLES[numbers.verdict_tone(found)]),

@@ -76,10 +76,10 @@ def test_text_json_markdown_and_gate_agree_on_the_hand_made_pair(pair: Path, dif
     assert {it["word"] for it in others.values()} <= {"within_noise", "cannot_tell"}
 
     text = diff(*sides).stdout
-    assert "\nB is worse: TTFT p95 +10.0 % (slower)." in text
+    assert "\nB is worse than A: TTFT p95 +10.0 % (slower)." in text
     assert row(text, "TTFT p95") == "TTFT p95 [ms] 8 8.8 +0.8 +10.0 % +9.2 to +10.8 % slower worse"
     markdown = diff(*sides, "--format", "markdown").stdout
-    assert markdown.startswith("### B is worse: TTFT p95 +10.0 % (slower).")
+    assert markdown.startswith("### B is worse than A: TTFT p95 +10.0 % (slower).")
     assert row(markdown, "TTFT p95") == "| TTFT p95 | 8 ms | 8.8 ms | +10.0 % | +9.2 to +10.8 % | slower | **worse** |"
 
     gate = diff(*sides, "--fail-if", f"{TTFT} > +5%", "--fail-if", "e2e_ms.p95 > +5%")
@@ -100,8 +100,8 @@ def test_exchanging_the_sides_flips_all_of_them(pair: Path, diff: Diff) -> None:
             assert (other["direction"] == one["direction"]) is (one["direction"] == "equal")
     assert (back["headline"]["word"], back["headline"]["better"]) == ("better", [TTFT])
     text = diff("candidate", "baseline").stdout
-    assert "\nB is better: TTFT p95 -9.1 % (faster)." in text
-    assert row(text, "TTFT p95").endswith("-0.8 -9.1 % -9.8 to -8.4 % faster better")
+    assert "\nB is better than A: TTFT p95 \N{MINUS SIGN}9.1 % (faster)." in text
+    assert row(text, "TTFT p95").endswith("-0.8 -9.1 % -9.8 to -8.4 % faster better".replace("-", "\N{MINUS SIGN}"))
     assert diff("candidate", "baseline", "--fail-if", f"{TTFT} > +5%").returncode == 0
     assert diff("candidate", "baseline", "--fail-if", f"{TTFT} < -5%").returncode == 1
 
@@ -110,7 +110,7 @@ def test_the_verdict_comes_first_and_comparability_and_correctness_before_any_nu
     pair: Path, cbtrace: Cbtrace
 ) -> None:
     text = cbtrace("diff", "baseline", "candidate", "--fail-if", f"{TTFT} > +5%").stdout
-    parts = ("B is worse", "Comparable?", "num_blocks 4096 -> 2048", "Correct?", "means over runs", "Conditions")
+    parts = ("B is worse than A", "Comparable?", "num_blocks 4096 -> 2048", "Correct?", "means over runs", "Conditions")
     places = [text.index(part) for part in parts]
     assert places == sorted(places)
     assert "\x1b[" not in text, "no color without a terminal"
@@ -128,7 +128,7 @@ def test_a_terminal_gets_colors_unless_it_wants_none(pair: Path, diff: Diff, mon
 def test_one_run_a_side_cannot_tell(pair: Path, diff: Diff) -> None:
     result = diff("baseline/run-0.cbt", "candidate/run-0.cbt", "--fail-if", f"{TTFT} > +5%")
     assert result.returncode == 3
-    assert "Cannot tell from one run each" in result.stdout
+    assert "Cannot tell from one run" in result.stdout
     assert row(result.stdout, "TTFT p95").endswith("+10.0 % slower cannot tell")
     assert "worse" not in result.stdout
 
@@ -136,7 +136,7 @@ def test_one_run_a_side_cannot_tell(pair: Path, diff: Diff) -> None:
 UNLIKE: list[tuple[str, dict[str, Facts]]] = [
     ("hardware", {"conditions": {"hardware.gpu.name": "NVIDIA H100"}}),
     ("model", {"model": {"layers": 4}}),
-    ("dtype", {"model": {"dtype": "float32"}}),
+    ("number type", {"model": {"dtype": "float32"}}),
     ("workload", {"conditions": {"workload.digest": "another"}}),
     ("versions", {"conditions": {"software.transformers": "5.17.0"}}),
 ]
@@ -147,9 +147,11 @@ def test_unlike_runs_are_warned_of(category: str, described: dict[str, Facts], t
     timed_run(tmp_path / "a.cbt")
     timed_run(tmp_path / "b.cbt", **described)  # type: ignore[arg-type]
     text = diff("a.cbt", "b.cbt").stdout
-    assert f"Unlike runs ({category}): the changes below are not the effect of a setting." in text
+    text = " ".join(text.split())
+    assert f"Unlike runs, in {category}: " in text
+    assert "The changes below are shown under this warning, and cannot be attributed to a setting." in text
     name, value = next(iter(next(iter(described.values())).items()))
-    assert re.search(rf"Conditions that differ: \S*{name} .* -> {value}\.", text)
+    assert re.search(rf"Conditions that differ: \S*{name} .* -> {value}", text)
 
 
 def test_two_variables_are_warned_of(tmp_path: Path, diff: Diff) -> None:
@@ -157,10 +159,11 @@ def test_two_variables_are_warned_of(tmp_path: Path, diff: Diff) -> None:
     timed_run(tmp_path / "b.cbt", requested={"num_blocks": 64, "max_batch_tokens": 64})
     timed_run(tmp_path / "c.cbt", requested={"scheduler_type": "prefill_first"}, resolved={"safety_margin": 0.0})
     several = " ".join(diff("a.cbt", "b.cbt").stdout.split())
-    assert "2 settings differ: max_batch_tokens 256 -> 64; num_blocks 4096 -> 64." in several
-    assert "An effect cannot be attributed to one." in several
+    assert "Several settings differ: max_batch_tokens, num_blocks." in several
+    assert "An effect cannot be attributed to any one of them." in several
+    assert "Settings that differ: max_batch_tokens 256 -> 64; num_blocks 4096 -> 64" in several
     resolved = " ".join(diff("a.cbt", "c.cbt").stdout.split())
-    assert "One setting was changed, scheduler_type fifo -> prefill_first, and the engine resolved others" in resolved
+    assert "One setting was changed (scheduler_type), and the engine worked with other values" in resolved
     assert "safety_margin 0.15 -> 0.0" in resolved
 
 
@@ -171,11 +174,12 @@ def test_repeats_of_one_setting_get_no_verdict_unless_a_tag_says_what_changed(tm
     repeats(tmp_path / "tagged-b", 3, seed=1, slower=1.5, tags={"commit": "3c4d"})
     same = diff("a", "b", "--fail-if", f"{TTFT} > +5%")
     assert same.returncode == 3
-    assert "Same settings: the difference is run-to-run noise." in same.stdout
+    assert "A and B are runs of the same settings, so that what they differ by is noise." in same.stdout
     assert not re.search(r"\b(better|worse)\b", same.stdout)
     tagged = diff("tagged-a", "tagged-b", "--fail-if", f"{TTFT} > +5%")
     assert tagged.returncode == 1
-    assert "the tags say what differs: commit 1a2b -> 3c4d." in tagged.stdout
+    assert "the tags say that something else differs: commit." in tagged.stdout
+    assert "Tags that differ: commit 1a2b -> 3c4d" in tagged.stdout
 
 
 def test_sides_that_were_not_recorded_in_turn_are_told(tmp_path: Path, diff: Diff) -> None:
@@ -185,7 +189,7 @@ def test_sides_that_were_not_recorded_in_turn_are_told(tmp_path: Path, diff: Dif
             blocks: Facts = {"num_blocks": 64 if start else 96}
             timed_run(tmp_path / name / f"{i}.cbt", prefill_ns=prefill + i, recorded_s=start + i, requested=blocks)
     text = " ".join(diff("a", "b").stdout.split())
-    assert "(slower). No other headline number is better beyond noise. It may be drift" in text
+    assert "B is worse than A" in text and "It may be drift: the sides were not recorded in turn." in text
     assert "All runs of one side were recorded before the first of the other" in text
 
 
@@ -253,9 +257,32 @@ def test_a_file_is_written_by_its_ending_and_the_verdict_is_printed(
 ) -> None:
     result = diff("baseline", "candidate", "-o", name, "--fail-if", f"{TTFT} > +5%")
     assert result.returncode == 1
-    assert result.stdout.startswith("B is worse: TTFT p95") and "FAIL  ttft_ms.p95" in result.stdout
+    assert result.stdout.startswith("B is worse than A: TTFT p95") and "FAIL  ttft_ms.p95" in result.stdout
     assert (pair / name).read_text().startswith(starts)
     assert diff("baseline", "candidate", "-o", f"none/{name}").stderr.endswith("[file-unwritable]\n")
+
+
+def test_a_page_is_one_file_and_says_the_same(pair: Path, diff: Diff) -> None:
+    result = diff("baseline", "candidate", "-o", "diff.html", "--fail-if", f"{TTFT} > +5%")
+    assert result.returncode == 1
+    assert result.stdout.startswith("B is worse than A: TTFT p95") and result.stdout.endswith("Wrote diff.html\n")
+    page = re.sub(r"<(script|style)>.*?</\1>", "", (pair / "diff.html").read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert not re.findall(r'(?:src|href)="(?!#|data:)[^"]*"', page), "everything is inside"
+    read = " ".join(re.sub(r"<[^>]+>", " ", page).split())
+    assert "B is worse than A: TTFT p95 +10.0 % (slower)." in read, "without scripts, too"
+    assert "one setting differs: num_blocks" in read
+    (pair / "mine.html").write_text("mine")
+    assert diff("baseline", "candidate", "-o", "mine.html").returncode == 2
+    assert (pair / "mine.html").read_text() == "mine"
+
+
+def test_a_file_that_exists_is_kept_unless_it_may_be_replaced(pair: Path, diff: Diff) -> None:
+    (pair / "notes.md").write_text("mine")
+    refused = diff("baseline", "candidate", "-o", "notes.md")
+    assert (refused.returncode, (pair / "notes.md").read_text()) == (1, "mine")
+    assert refused.stderr.endswith("[trace-exists]\n") and "--overwrite" in refused.stderr
+    assert diff("baseline", "candidate", "-o", "notes.md", "--overwrite").returncode == 0
+    assert (pair / "notes.md").read_text().startswith("### B is worse than A")
 
 
 def test_hostile_names_are_text(tmp_path: Path, diff: Diff) -> None:

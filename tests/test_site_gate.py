@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cbtrace.site.analysis.comparability import compare_conditions
@@ -96,12 +96,14 @@ def test_every_condition_of_the_documentation_can_be_said() -> None:
         parse_condition(condition)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40))
 def test_any_other_text_is_a_mistake_and_no_crash(text: str) -> None:
     with pytest.raises(UsageError):
         parse_condition(f"{text}!")
 
 
+@settings(deadline=None)
 @given(st.sampled_from(list(RUN_VALUES)), st.sampled_from((">", ">=", "<", "<=")), st.floats(0, 1e6), st.booleans())
 def test_every_number_can_have_a_condition(key: str, operator: str, number: float, negative: bool) -> None:
     found = parse_condition(f"{key} {operator} {'-' if negative else '+'}{number:.6f}")

@@ -9,7 +9,7 @@ from importlib.resources import files
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -49,6 +49,7 @@ def test_quantiles_are_those_of_printed_tables(level: float, df: float, expected
     assert student_quantile(level, df) == pytest.approx(expected, rel=1e-4)
 
 
+@settings(deadline=None)
 @given(st.sampled_from((LEVEL, HEADLINE_LEVEL)), st.floats(1, 2000))
 def test_quantiles_between_the_nodes_are_close(level: float, df: float) -> None:
     assert student_quantile(level, df) == pytest.approx(maker.quantile(level, df), rel=1e-4)
@@ -211,6 +212,7 @@ def test_unknown_values_are_left_out_and_counted() -> None:
 values = st.lists(st.floats(-1e9, 1e9) | st.integers(-5, 5).map(float), min_size=0, max_size=8)
 
 
+@settings(deadline=None)
 @given(values, values, st.sampled_from(("lower", "higher", "neither")), st.sampled_from((LEVEL, HEADLINE_LEVEL)))
 def test_exchanging_the_sides_turns_the_sign_and_nothing_else(
     a: list[float], b: list[float], better: str, level: float
