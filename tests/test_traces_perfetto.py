@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tracemalloc
 from collections import defaultdict
 from fractions import Fraction
@@ -173,6 +174,18 @@ def test_it_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
         write_perfetto(trace, target, overwrite=True, progress=interrupt)
     assert target.read_text() == before
     assert sorted(file.name for file in tmp_path.iterdir()) == ["run.cbt", "run.json"]
+
+
+def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
+    trace = eventful(tmp_path / "run.cbt").close()
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    for name in ("run.json", f".run.json.{os.getpid()}.part"):
+        (tmp_path / name).symlink_to(precious)
+    write_perfetto(trace, tmp_path / "run.json", overwrite=True)
+    assert precious.read_text() == "mine"
+    assert not (tmp_path / "run.json").is_symlink()
+    assert strict((tmp_path / "run.json").read_text())
 
 
 def test_memory_grows_with_the_steps_and_not_with_the_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

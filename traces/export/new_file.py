@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
@@ -20,9 +21,11 @@ def new_file(path: Path, *, overwrite: bool = False) -> Iterator[TextIO]:
     """
     if path.exists() and not overwrite:
         raise TraceExistsError(f"{path} exists already: choose another name, or allow overwriting it.")
-    aside = path.with_name(f".{path.name}.part")
+    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with aside.open("w", encoding="utf-8") as file:
+        aside.unlink(missing_ok=True)
+        # Whoever else may write in this folder cannot lead us to another file by a link of this name.
+        with aside.open("x", encoding="utf-8") as file:
             yield file
         aside.replace(path)
     finally:

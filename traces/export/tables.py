@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -61,8 +62,8 @@ def write_tables(
     targets = [folder / f"{name}.{kind}" for name in tables]
     _check(folder, targets, overwrite)
     created = not folder.exists()
-    aside = folder / ".cbtrace-export"
-    aside.mkdir(parents=True, exist_ok=True)
+    aside = folder / f".cbtrace-export-{os.getpid()}"
+    aside.mkdir(parents=True)
     try:
         for done, (name, target) in enumerate(zip(tables, targets, strict=True)):
             if progress is not None:
