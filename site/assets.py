@@ -23,6 +23,7 @@ ASSETS = (
     "goodput.js",
     "plot.js",
     "panels.js",
+    "memory.js",
     "timeline.js",
     "where.js",
     "requests.js",

@@ -14,6 +14,7 @@ from cbtrace.traces.schema import Frame, Header, Notice, Severity
 from pages import Visit, chromium, visit
 from site_runs import busy_run, crowded_run, troubled_run
 from test_site_kv_groups import run as hybrid_run
+from test_site_memory_budget import recorded as recorded_memory
 from trace_builder import TraceBuilder
 
 ZOOM = """
@@ -76,6 +77,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> BuildReport:
     hybrid_run(folder / "c.cbt")
     crowded_run(folder / "d.cbt", steps=3000, requests=300)
     rank(folder / "e.cbt")
+    recorded_memory(folder / "g-gpu.cbt", name="gpu").close()
     cut = folder / "f.cbt"
     busy_run(cut, "cut")
     cut.write_bytes(cut.read_bytes()[:-30])
@@ -124,6 +126,16 @@ def test_a_hybrid_model_shows_its_groups_over_time_and_in_a_table(browser: Brows
             " && cbtrace.arrived.get(document.body.dataset.key).rows.group_used_1.map((bytes) => bytes / 1024)"
         )
         assert titles == [2, 3, 1, 2, 3, 3, 3]
+        assert seen.troubles == []
+
+
+def test_the_memory_of_the_gpu_is_a_bar_of_its_table(browser: Browser, site: BuildReport) -> None:
+    with visit(browser) as seen:
+        opened(seen, site, "gpu")
+        seen.page.wait_for_selector("[data-drawn-memory]")
+        painted = seen.page.evaluate(COLORS, "[data-chart=memory] canvas")
+        weights, cache = painted["143,127,181"], painted["79,109,148"]  # 10 and 50 of 100 GiB
+        assert cache / weights == pytest.approx(5, rel=0.05)
         assert seen.troubles == []
 
 

@@ -13,8 +13,8 @@ from trace_builder import TraceBuilder
 GIB = 1 << 30
 
 
-def recorded(path: Path, *, device: bool = True) -> TraceBuilder:
-    build = TraceBuilder(path)
+def recorded(path: Path, *, device: bool = True, name: str = "synthetic") -> TraceBuilder:
+    build = TraceBuilder(path, name=name)
     total = 100 * GIB if device else -1
     for mark, allocated in (
         ("model_loaded", 10),

@@ -111,7 +111,8 @@ def gpu_slowed(evidence: Evidence) -> Told:
     gpu, steps = evidence.trace.gpu, evidence.trace.steps
     if not len(steps.index):
         return None
-    during = (gpu.time_ns >= steps.start_ns[0]) & (gpu.time_ns <= steps.done_ns[-1]) & (gpu.throttle >= 0)
+    during = (gpu.time_ns >= steps.start_ns[0]) & (gpu.time_ns <= steps.done_ns[-1])
+    during &= (gpu.throttle >= 0) & (gpu.sm_clock_mhz > 0)
     reasons, clock = gpu.throttle[during], gpu.sm_clock_mhz[during]
     slowed = (reasons & sum(SLOWED)) != 0
     if len(reasons) < 5 or slowed.mean() < 0.10 or clock[slowed].mean() > 0.95 * clock.max():

@@ -37,8 +37,11 @@ class LimitRow:
 class MemoryRow:
     """One term of the GPU's memory: measured, and what the engine's own model says of it."""
 
+    term: str
     label: str
+    bytes: int
     measured: str
+    predicted_bytes: int | None
     predicted: str
     share: str
 
@@ -145,10 +148,13 @@ def memory_section(trace: Trace, words: Words) -> MemorySection:
         terms = [(term.name, term.bytes) for term in budget.terms] + [("unattributed", budget.unattributed)]
         rows = [
             MemoryRow(
-                words(f"memory.{name}"),
-                formats.signed_size(amount),
-                formats.size(forecast(name, predicted)),
-                formats.percent(amount / budget.device_total),
+                term=name,
+                label=words(f"memory.{name}"),
+                bytes=amount,
+                measured=formats.signed_size(amount),
+                predicted_bytes=forecast(name, predicted),
+                predicted=formats.size(forecast(name, predicted)),
+                share=formats.percent(amount / budget.device_total),
             )
             for name, amount in [*terms, ("total", budget.device_total)]
         ]

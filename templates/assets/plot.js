@@ -19,6 +19,12 @@
     return power * [1, 2, 5, 10].find((factor) => factor * power >= rough * 0.999);
   }
 
+  // Likewise for bytes: a power of two, or three times one.
+  function binaryStep(span, count) {
+    const step = 2 ** Math.max(0, Math.ceil(Math.log2(span / count) - 1e-9));
+    return span / (0.75 * step) <= count ? 0.75 * step : step;
+  }
+
   function multiples(from, to, step) {
     const first = Math.ceil(from / step - 0.01); // a hair before the first tick is still at it
     const count = Math.floor(to / step + 1e-9) - first + 1;
@@ -32,10 +38,7 @@
       const step = roundStep(most, panel.height / 28);
       return multiples(0, most, step).map((value) => [value, cbtrace.number(Number(value.toPrecision(12)))]);
     }
-    const count = Math.max(2, panel.height / 26);
-    let step = 2 ** Math.max(0, Math.ceil(Math.log2(most / count) - 1e-9));
-    if (most / (0.75 * step) <= count) step *= 0.75;
-    return multiples(0, most, step).map((value) => [value, cbtrace.bytes(value)]);
+    return multiples(0, most, binaryStep(most, Math.max(2, panel.height / 26))).map((value) => [value, cbtrace.bytes(value)]);
   }
 
   // The index of the last entry that is not after `value`, at least 0.
@@ -223,13 +226,12 @@
     context.strokeRect(box.left + 0.5, panel.top + 0.5, box.width - 1, panel.height - 1);
   }
 
-  function paintTimes(painter, marks, step, top, title, percent) {
-    const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
-    for (const t of marks) painter.text(percent ? `${Math.round(100 * t)} %` : t.toFixed(digits), painter.x(t), top + 6, "center", "--soft");
+  function paintAxis(painter, marks, label, top, title) {
+    for (const at of marks) painter.text(label(at), painter.x(at), top + 6, "center", "--soft");
     painter.text(title, painter.box.left + painter.box.width / 2, top + 22, "center", "--soft");
   }
 
-  // A plot in `place`. `describe()` returns {from, to, axis, panels}, `percent` for an axis of shares, and
+  // A plot in `place`. `describe()` returns {from, to, axis, panels}, `percent` or `bytes` for such an axis, and
   // the width of the `labels` on the left where it is another one; a panel has a title, `most` (the top of its axis)
   // and a height, or `rows` and the height of a `lane`, and layers. A `strip` shows {from, to} of its own.
   function plot(place, describe) {
@@ -238,7 +240,7 @@
     place.replaceChildren(canvas);
 
     function draw() {
-      const { from, to, axis, percent, labels, panels } = describe();
+      const { from, to, axis, percent, bytes, labels, panels } = describe();
       const height = arrange(panels);
       const ratio = window.devicePixelRatio || 1;
       const width = place.clientWidth;
@@ -256,13 +258,15 @@
       context.clearRect(0, 0, width, height);
       context.font = `${FONT}px ${getComputedStyle(document.body).fontFamily}`;
       const painter = new Painter(context, made.box, from, to);
-      const step = roundStep(to - from, made.box.width / 90);
+      const step = bytes ? binaryStep(to - from, made.box.width / 90) : roundStep(to - from, made.box.width / 90);
       const marks = multiples(from, to, step);
+      const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
+      const label = (at) => (percent ? `${Math.round(100 * at)} %` : bytes ? cbtrace.bytes(at) : at.toFixed(digits));
       for (const panel of panels) {
         const whole = panel.strip && new Painter(context, made.box, panel.strip.from, panel.strip.to);
         paintPanel(whole || painter, panel, marks);
       }
-      paintTimes(painter, marks, step, height - AXIS, axis, percent);
+      paintAxis(painter, marks, label, height - AXIS, axis);
       made.from = from;
       made.to = to;
     }
