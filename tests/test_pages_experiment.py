@@ -256,6 +256,17 @@ def test_names_from_outside_stay_text(browser: Browser, tmp_path: Path) -> None:
     assert "<script>alert" not in text and "\u202e" not in text and "n" * 400 not in text
 
 
+def test_a_variable_without_runs_has_no_chart_and_says_so(browser: Browser, tmp_path: Path) -> None:
+    lab = Lab().baseline(repeats=1).add("a", changes={"workload": "w"}, workload="w", repeats=0)
+    lab.add("b", changes={"num_blocks": 9}, based_on="a", workload="w", repeats=0).leave("b")
+    write_folder(tmp_path / "none", lab)
+    with visit(browser) as seen:
+        seen.goto(page_of(build(tmp_path / "none")))
+        seen.page.wait_for_selector("text=There is no run to draw yet.")
+        assert seen.page.locator("[data-chart=variable] canvas").count() == 0
+        assert seen.troubles == []
+
+
 def test_two_experiments_of_one_name_have_a_page_each(tmp_path: Path) -> None:
     for name in ("one", "two"):
         write_folder(tmp_path / "all" / name, Lab().baseline(repeats=1))

@@ -220,6 +220,7 @@ def test_correctness_counts_all_runs_and_names_the_first_difference() -> None:
     assert (rows["w"].complete, rows["w"].failures) == ("117 / 120", "error: 3")
     assert (rows["baseline"].right, rows["v"].right, rows["w"].right) == (True, False, False)
     assert section.title.startswith("357 of 360 requests completed")
+    assert section.title.endswith("351 of 357 have the tokens of static batching. Rounding.")
 
 
 def test_charts_hold_every_run_and_mark_failures_and_predictions_apart() -> None:

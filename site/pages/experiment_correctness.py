@@ -55,7 +55,10 @@ def _title(runs: ExperimentRuns, words: Words) -> str:
     values = {name: formats.number(value) for name, value in (("complete", complete), ("requests", requests))}
     if not compared:
         return words("experiment.correct.uncompared", **values)
-    return words("experiment.correct.title", **values, equal=formats.number(equal), compared=formats.number(compared))
+    values |= {"equal": formats.number(equal), "compared": formats.number(compared)}
+    reasons = {it.remark for it in checked if it.equal < it.compared}
+    reason = f" {reasons.pop()}" if len(reasons) == 1 else ""
+    return f"{words('experiment.correct.title', **values)}{reason}".rstrip()
 
 
 def _checked(variant: Variant) -> list[Correctness]:

@@ -31,7 +31,7 @@
 
   // A limit far above everything that was measured would press it to the floor: it is told in words instead.
   function fits(limit, values) {
-    return limit <= 2 * Math.max(...values);
+    return values.length > 0 && limit <= 2 * Math.max(...values);
   }
 
   function variableSpec(variable, key) {
@@ -134,6 +134,12 @@
     for (const place of key ? document.querySelectorAll("[data-chart=variable]") : []) {
       const variable = data.variables[Number(place.dataset.variable)];
       const values = () => variableData(variable, key);
+      const { runs, failures } = values();
+      if (runs.length + failures.length === 0) {
+        place.replaceChildren();
+        say(place, words.nothing);
+        continue;
+      }
       charts.push(cbtrace.draw(place, "variable", values, () => mark(place, key), variableSpec(variable, key)));
       say(place, variableSaid(variable, key));
     }
