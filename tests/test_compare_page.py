@@ -287,6 +287,18 @@ def test_runs_that_are_no_repeats_give_no_verdict(browser: Browser, tmp_path: Pa
         assert {row["word"] for row in seen.ask(READ_VALUES)} == {"cannot_tell"}
 
 
+def test_a_run_on_both_sides_is_told(browser: Browser, site: BuildReport, pair: tuple[list[Path], list[Path]]) -> None:
+    whole, some = side(site, pair[0]), side(site, pair[0][:3])
+    with visit(browser) as seen:
+        seen.goto(site.out / "compare.html", f"#a={whole}&b={some}")
+        shown(seen, whole, some)
+        assert "A run is there more than once" in seen.text("#verdict")
+        b = side(site, pair[1])
+        seen.goto(site.out / "compare.html", f"#a={whole}&b={b}")
+        shown(seen, whole, b)
+        assert "more than once" not in seen.text("#verdict")
+
+
 def test_a_run_compared_with_itself_has_no_difference(browser: Browser, site: BuildReport) -> None:
     a = slug(site, "plain")
     with visit(browser) as seen:

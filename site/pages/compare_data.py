@@ -94,6 +94,7 @@ def compare_data(trace: Trace, summary: RunSummary, cuts: Cuts, slug: str) -> di
     arrays = latencies(trace.requests, trace.tokens)
     return said | {
         "slug": slug,
+        "run_id": plain(summary.run_id, 40),
         "name": plain(run_name(trace, summary), 200),
         "model": plain(model_label(trace), 200),
         "recorded": formats.instant(summary.recorded_ns),

@@ -68,10 +68,14 @@ def comparison_sections(a: Side, b: Side, words: Words) -> list[StaticSection]:
     several = len(a) > 1 or len(b) > 1
     told = words("compare.js.changes_several", a=len(a), b=len(b)) if several else words("compare.js.changes_one_each")
     happened = words("compare.js.happened_several" if several else "compare.js.happened_text")
+    verdict = verdict_sentences(made.comparability, words)
+    ids = [run["run_id"] for run in (*a, *b) if run["run_id"]]
+    if len(set(ids)) < len(ids):
+        verdict.append(("warning", words("compare.js.twice")))
     headline = headline_sentence(made.headline, made.values, words)
     sections: tuple[tuple[str, list[tuple[str, str]], list[StaticTable]], ...] = (
         ("sides", [], [_sides(a, b, words)]),
-        ("verdict", verdict_sentences(made.comparability, words), []),
+        ("verdict", verdict, []),
         ("short", [("", headline), ("", words("compare.js.short_text"))], []),
         ("differences", [], list(_differences(made.comparability, words))),
         ("changes", [("", told)], [_changes(made, words)]),

@@ -29,15 +29,23 @@
   // Whether the sides can be compared, said first.
   function verdictSection(a, b, made) {
     const { comparability, headline } = made;
-    const said = a.id === b.id ? [banner("warning", words.same_side)] : [banner(GRAVE.includes(comparability.kind) ? "warning" : "info", kindSentence(comparability))];
+    const same = a.runs.length === b.runs.length && a.runs.every((run) => b.runs.includes(run));
+    const said = same ? [banner("warning", words.same_side)] : [banner(GRAVE.includes(comparability.kind) ? "warning" : "info", kindSentence(comparability))];
     if (comparability.kind === "unlike" && comparability.variables.length) said.push(banner("warning", text("settings_too", { names: nameList(comparability.variables) })));
     if (comparability.unknown.length) said.push(banner("info", text("unknown_conditions", { count: comparability.unknown.length, names: nameList(comparability.unknown.slice(0, 6).map((fact) => fact.name)) })));
     if (comparability.apart) said.push(banner("warning", words.apart));
     if (!comparability.whole) said.push(banner("warning", words.not_whole_sides));
+    if (!same && twice([...a.runs, ...b.runs])) said.push(banner("warning", words.twice));
     return [
       section("verdict", words.verdict, said),
       section("short", words.short, element("p", { "data-headline": headline.word }, element("strong", {}, headlineSentence(headline, made.values)), " ", words.short_text)),
     ];
+  }
+
+  // Whether a run is there more than once: a copy, another rank of it, or a run on both sides.
+  function twice(runs) {
+    const ids = runs.map((run) => run.run_id).filter(Boolean);
+    return new Set(ids).size < ids.length;
   }
 
   function kindSentence({ kind, variables, unlike, settings, tags, categories }) {
