@@ -154,6 +154,7 @@ class RequestWatch:
         kept = record.inherited
         record.inherited = False
         self._ledger.take_slot(record)
+        record.admitted_step = self._steps.next_index
         self._sink.hold(
             Admit(
                 serial=record.serial,

@@ -20,6 +20,7 @@ class RequestRecord:
     or the end of its last residency; while it decodes, the engine's own position is ahead of it."""
 
     __slots__ = (
+        "admitted_step",
         "bit",
         "computed",
         "generated_before",
@@ -47,6 +48,8 @@ class RequestRecord:
         self.bit = 0
         self.residency = -1
         self.serial = -1
+        self.admitted_step = -1
+        """The first step of its residency."""
         self.computed = 0
         self.inherited = False
         self.generated_before = 0

@@ -64,8 +64,10 @@ class StepDraft:
         self.useless = (*self.useless, record.ordinal)
 
     def gives_token(self, record: RequestRecord) -> bool:
-        """Whether the batch computes a token for a request that holds a slot."""
-        return bool(self.decode_mask & record.bit) or record.ordinal in self.chunk_tokens
+        """Whether the batch computes a token for a request that holds a slot. In a batch from before its admission, the
+        slot was another's: an asynchronous engine gives it on while that batch is still under way."""
+        in_slot = self.index >= record.admitted_step and self.decode_mask & record.bit
+        return bool(in_slot) or record.ordinal in self.chunk_tokens
 
     def frame(self, done: int, gpu_ns: int) -> Step:
         """Return the finished step."""
