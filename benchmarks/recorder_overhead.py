@@ -41,6 +41,9 @@ SHAPES = {
     "8b": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32},
 }
 
+_ON_A_CPU = {"max_memory_percent": 0.1, "use_cuda_graph": False, "use_async_batching": False}
+"""The engine would choose graphs for a model on the CPU, too, where there is a GPU beside it."""
+
 VARIANTS: dict[str, dict[str, bool] | None] = {
     "off": None,
     "on": {},
@@ -153,7 +156,7 @@ def make_engine(options: argparse.Namespace, model: Any) -> Any:
         # Without sharing, or the second run of the same prompts would find all of them in the prefix cache.
         allow_block_sharing=False,
         max_blocks_per_request=0,
-        max_memory_percent=0.1 if options.device == "cpu" else None,
+        **({} if options.device != "cpu" else _ON_A_CPU),
     )
     generation = GenerationConfig(max_new_tokens=options.new_tokens, do_sample=False, eos_token_id=-1)
     return model.init_continuous_batching(generation, config)

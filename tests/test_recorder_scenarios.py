@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from transformers.generation.continuous_batching import ContinuousBatchingManager
+from transformers.generation.continuous_batching.scheduler import FIFOScheduler
 
 from cbtrace.recorder import RecordingStopped, attach, record
 from cbtrace.traces import Trace, open_trace
@@ -169,6 +170,22 @@ def test_soft_resets_do_not_restart_a_request(llama: Any, trace_path: Path) -> N
         assert times[0] == first and np.all(np.diff(times) > 0)
     assert requests.recomputed.sum() + requests.recompute_saved.sum() == trace.events.tokens[resets].sum()
     assert int(requests.soft_resets.sum()) == len(resets)
+
+
+def test_every_call_of_the_scheduler_is_an_attempt_of_some_step(llama: Any, trace_path: Path, monkeypatch: Any) -> None:
+    calls: list[bool] = []
+    schedule = FIFOScheduler.schedule_batch
+
+    def counted(self: Any, *args: Any) -> Any:
+        result = schedule(self, *args)
+        calls.append(result[0] is None)
+        return result
+
+    monkeypatch.setattr(FIFOScheduler, "schedule_batch", counted)
+    case = Case(SOFT_RESETS.inputs, settings=SOFT_RESETS.settings | {"safety_margin": 0.0})
+    trace, _ = recorded(case, llama, trace_path)
+    assert any(calls), "somewhere nothing could be scheduled at first"
+    assert int(trace.steps.attempts.sum()) == len(calls)
 
 
 @pytest.mark.parametrize("settings", [{}, {"safety_margin": 0.0}], ids=["for the margin", "to spare active requests"])
