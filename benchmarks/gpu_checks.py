@@ -1,8 +1,8 @@
 """Checks on a real GPU what the tests cannot check without one, and prints a table.
 
-Async batching, CUDA graphs, CPU offload, soft resets, cancelling, out-of-memory, GPU times, memory marks and NVML are
-each run for real on a Llama of random weights and compared with what the engine itself holds. Exit code 1 when a check
-fails. Takes about three minutes on an H200.
+Async batching, CUDA graphs, CPU offload, soft resets, cancelling, out-of-memory, static batching, GPU times, memory
+marks and NVML are each run for real on a Llama of random weights and compared with what the engine itself holds. Exit
+code 1 when a check fails. Takes about three minutes on an H200.
 
     python benchmarks/gpu_checks.py --out FOLDER [--layers 16 --hidden 2048]
 """
@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from gpu_static import static_batching
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 from transformers.generation import ContinuousBatchingConfig
 
@@ -337,12 +338,37 @@ def running_out(table: Table, engine: Engine, out: Path) -> None:
     table.check("out of memory: prefill", texts(path)[:1] == ["prefill: OutOfMemoryError"], texts(path))
 
 
+def giving_back(table: Table, engine: Engine, out: Path) -> None:
+    """A recording that goes on must not keep the memory of engines that are gone."""
+
+    def held() -> tuple[int, int]:
+        gc.collect()
+        torch.cuda.empty_cache()
+        return torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+
+    inputs = prompts(8)
+    engine.run(inputs, 16)
+    before = held()
+    with record(out / "given-back.cbt"):
+        engine.run(inputs, 16)
+        during = held()
+    table.check("memory after an engine, recording or not", before == during == held(), (before, during))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for the traces")
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--hidden", type=int, default=2048)
-    parser.add_argument("--only", default="", help="one of: batching, pressure, cancelling, running_out")
+    parts: dict[str, Callable[[Table, Engine, Path], None]] = {
+        "batching": batching,
+        "pressure": pressure,
+        "cancelling": cancelling,
+        "giving back": giving_back,
+        "static batching": static_batching,
+        "running out": running_out,
+    }
+    parser.add_argument("--only", choices=sorted(parts), help="one part")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     table = Table()
@@ -352,14 +378,13 @@ def main() -> int:
         f"{model.config._attn_implementation}, {sum(p.numel() for p in model.parameters()) / 1e9:.2f} B parameters"
     )
     engine = Engine(model)
-    parts: list[Callable[[Table, Engine, Path], None]] = [batching, pressure, cancelling, running_out]
-    for part in parts:
-        if options.only in ("", part.__name__):
+    for name, part in parts.items():
+        if options.only in (None, name):
             try:
                 part(table, engine, options.out)
             except Exception:
                 traceback.print_exc()
-                table.check(f"{part.__name__}: ran to its end", False)
+                table.check(f"{name}: ran to its end", False)
     print(f"{table.failed} of {len(table.rows)} rows failed")
     return 1 if table.failed else 0
 
