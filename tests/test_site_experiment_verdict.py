@@ -174,6 +174,11 @@ def test_predicted_runs_never_count() -> None:
     assert rule(lab) == ("no_runs", "not_run")
 
 
+def test_repeats_of_one_setting_are_never_better_or_worse() -> None:
+    verdict = plain().add("v", Values(throughput=1500, ttft_p95=50), changes={"max_batch_tokens": 512}).verdict("v")
+    assert {effect.word for effect in verdict.effects} == {"within_noise"}
+
+
 def test_a_missing_baseline_leaves_every_verdict_open() -> None:
     lab = Lab().add("baseline", based_on="", stage=1, repeats=0).fail("baseline", "oom", "model load", 3)
     assert rule(lab.add("v", BETTER, changes={"max_batch_tokens": 64})) == ("few_runs", "cannot_tell")

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cbtrace.site.analysis.comparability import compare_conditions
 from cbtrace.site.analysis.experiment import Variant
 from cbtrace.site.analysis.noise import HEADLINE_LEVEL, LEAST_RUNS, Judgement, judge
 from cbtrace.site.analysis.run_values import RUN_VALUES, RunValue
@@ -39,8 +40,13 @@ class Effect:
 
 
 def effects(rival: Variant, variant: Variant) -> list[Effect]:
-    """The changes that decide between two variants."""
-    return [effect(rival.values(key), variant.values(key), key) for key in (*SPEED, MEMORY)]
+    """The changes that decide between two variants. What repeats of one setting differ by is never better or worse."""
+    found = [effect(rival.values(key), variant.values(key), key) for key in (*SPEED, MEMORY)]
+    if not rival.measured or not variant.measured:
+        return found
+    if compare_conditions(rival.conditions, variant.conditions).kind != "same":
+        return found
+    return [Effect(it.value, it.judgement.as_same_settings()) for it in found]
 
 
 def effect(rival: Sequence[float], variant: Sequence[float], key: str) -> Effect:

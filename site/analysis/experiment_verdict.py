@@ -101,7 +101,7 @@ class Case:
         """Whether an SLO says how much of a value is too much."""
         return any(slo.metric == key for slo in self.slos)
 
-    def missed(self, state: str) -> list[SloCheck]:
+    def in_state(self, state: str) -> list[SloCheck]:
         """SLOs in that state."""
         return [check for check in self.checks if check.state == state]
 
@@ -226,11 +226,11 @@ def _same_settings(case: Case) -> Grounds | None:
 
 
 def _slo_missed(case: Case) -> Grounds | None:
-    return _slo_facts(case, case.missed("missed"))
+    return _slo_facts(case, case.in_state("missed"))
 
 
 def _slo_unclear(case: Case) -> Grounds | None:
-    return _slo_facts(case, case.missed("unclear"))
+    return _slo_facts(case, case.in_state("unclear"))
 
 
 def _slo_facts(case: Case, checks: list[SloCheck]) -> Grounds | None:
