@@ -156,6 +156,15 @@ def test_a_frame_in_another_place_is_noticed(build: TraceBuilder, tmp_path: Path
                 claims_only_what_is_true(trace, build)
 
 
+def test_a_roster_behind_the_moves_of_its_own_step_brings_nobody_back(build: TraceBuilder, tmp_path: Path) -> None:
+    for place, roster in enumerate(build.frames):
+        if isinstance(roster, Roster):
+            for later in range(place + 1, len(build.frames)):
+                frames = [*build.frames[:place], *build.frames[place + 1 : later + 1], roster]
+                trace = read(tmp_path / "late.cbt", assemble([*frames, *build.frames[later + 1 :]]))
+                claims_only_what_is_true(trace, build)
+
+
 def test_frames_repeated_or_out_of_order_change_nothing(build: TraceBuilder, tmp_path: Path) -> None:
     sound = open_trace(build.path)
     twice = read(tmp_path / "twice.cbt", assemble([frame for frame in build.frames for _ in range(2)]))

@@ -86,6 +86,8 @@ class _Ledger:
             self.unsettled.append((stay, step))
 
     def roster(self, frame: Roster) -> None:
+        if self.next_serial is not None and frame.next_serial < self.next_serial:
+            return  # out of order: it knows less than we do
         self._count(frame.next_serial)
         listed = set()
         positions = frame.positions or [-1] * len(frame.serials)
