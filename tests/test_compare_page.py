@@ -357,7 +357,7 @@ def test_paired_requests_are_told_without_a_verdict(browser: Browser, site: Buil
 
 def test_the_first_tokens_that_differ_are_those_of_the_traces(browser: Browser, tmp_path: Path) -> None:
     samples = Path(str(files("cbtrace.traces"))) / "samples"
-    paths = [samples / "h200-baseline.cbt", samples / "h200-num-blocks-64.cbt"]
+    paths = [samples / "h200-baseline-1.cbt", samples / "h200-num-blocks-64-1.cbt"]
     site = build_site(paths, tmp_path / "site")
     left, right = (open_trace(path) for path in paths)
     a, b = (side(site, [path]) for path in paths)
