@@ -3,14 +3,13 @@
   "use strict";
 
   const { element } = cbtrace;
-  const { site, words, text, isolated, amount, signed, withUnit, percent, table, row, cell, section, folded, chart, badge, metricName, runName, judgedText, NONE, HEADS } = cbtrace.compareDom;
+  const { site, words, text, isolated, amount, signed, percent, table, row, cell, section, folded, chart, badge, metricName, runName, judgedText, NONE, HEADS } = cbtrace.compareDom;
   const GRAVE = ["several", "resolved", "unlike", "mixed", "predicted"];
-  const RUNS_LISTED = 40;
 
   function sideSection(a, b) {
     const sides = [["A", words.baseline, a], ["B", words.candidate, b]];
     const rows = sides.flatMap(([side, what, { runs }]) =>
-      runs.slice(0, RUNS_LISTED).map((run) =>
+      runs.map((run) =>
         element("tr", {}, element("th", { scope: "row" }, badge(side), ` ${what}`), cell(runName(run)), cell(isolated(run.model)), cell(run.recorded), cell(run.whole ? words.whole : words.not_whole)),
       ),
     );
@@ -93,9 +92,12 @@
 
   function settingTable(settings) {
     if (!settings.length) return null;
-    const rows = settings.map((setting) =>
-      element("tr", { class: ["changed", "followed"].includes(setting.role) ? "changed" : null, "data-setting": setting.name }, element("th", { scope: "row" }, isolated(setting.name)), ["requested_a", "requested_b", "resolved_a", "resolved_b"].map((name) => cell(isolated(setting[name]))), cell(words[`role_${setting.role}`] + (setting.mixed ? ` ${words.mixed}` : ""))),
-    );
+    const rows = settings.map((setting) => {
+      const marked = ["changed", "followed"].includes(setting.role) ? "changed" : null;
+      const values = ["requested_a", "requested_b", "resolved_a", "resolved_b"].map((name) => cell(isolated(setting[name])));
+      const role = words[`role_${setting.role}`] + (setting.mixed ? ` ${words.mixed}` : "");
+      return element("tr", { class: marked, "data-setting": setting.name }, element("th", { scope: "row" }, isolated(setting.name)), values, cell(role));
+    });
     return table(words.settings_caption, ["setting", "requested_a", "requested_b", "resolved_a", "resolved_b", "role"].map((key) => [words[key], false]), rows);
   }
 

@@ -3,7 +3,7 @@
   "use strict";
 
   const { element, number, compareDetails: details } = cbtrace;
-  const { site, words, text, isolated, amount, signed, table, row, section, folded, chart, direction, NONE, HEADS } = cbtrace.compareDom;
+  const { words, text, isolated, amount, signed, table, row, section, folded, chart, direction, NONE, HEADS } = cbtrace.compareDom;
   const LATENCIES = ["ttft_ms", "longest_gap_ms", "e2e_ms"];
   const LISTED = 10;
   const DIFFERENCES = 50;
