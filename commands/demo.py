@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,13 +20,15 @@ def demo(
     """Record three small runs on this machine and build a site from them: no download, no GPU needed.
 
     A tiny model with random weights answers the same requests under three settings: sized automatically, with few KV
-    blocks, and with few batch tokens. The runs are real, and so are their times and soft resets.
+    blocks, and with few batch tokens. The runs are real, and so are their times and soft resets. Beside them the site
+    shows recordings of an NVIDIA H200 that come with cbtrace.
 
     \b
     Examples:
       cbtrace demo
       cbtrace demo -o /tmp/demo
     """
+    import cbtrace.traces
     from cbtrace.commands.progress import progress_bar
     from cbtrace.recorder.demo import record_demo
     from cbtrace.site.build import build_site
@@ -34,12 +37,16 @@ def demo(
     with progress_bar("Recording") as advance:
         files = record_demo(traces, advance)
     with progress_bar("Building the site") as advance:
-        built = build_site(files, output / "site", title="cbtrace demo", progress=advance)
+        samples = sorted((Path(cbtrace.traces.__file__).parent / "samples").glob("*.cbt"))
+        built = build_site(
+            [*files, *samples], output / "site", title="cbtrace demo", jobs=os.cpu_count() or 1, progress=advance
+        )
     automatic, few_blocks, *_ = built.runs
     index = built.out / "index.html"
     sides = f"a={Path(automatic.page).parent.name}&b={Path(few_blocks.page).parent.name}"
     typer.echo(f"Open {index}\n  or {index.as_uri()}")
     typer.echo(f"The two compared below: {(built.out / 'compare.html').as_uri()}#{sides}")
+    typer.echo(f"Beside your {len(files)} runs: {len(samples)} recordings of an NVIDIA H200 that come with cbtrace.")
     typer.echo(what_it_shows(automatic.summary, few_blocks.summary))
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import cbtrace.traces
 from cbtrace.recorder.demo import NEW_TOKENS, REQUESTS, RUNS
 from cbtrace.site.analysis.summary import summarize
 from cbtrace.site.formats import number, size
@@ -73,6 +74,13 @@ def test_the_pages_it_names_are_there(demo: tuple[str, Path, float]) -> None:
     assert Path(page).is_file()
     slugs = re.fullmatch(r"a=(\S+)&b=(\S+)", sides)
     assert slugs and all((Path(page).parent / "runs" / slug / "index.html").is_file() for slug in slugs.groups())
+
+
+def test_recordings_of_a_gpu_stand_beside_them(demo: tuple[str, Path, float]) -> None:
+    samples = sorted((Path(cbtrace.traces.__file__).parent / "samples").glob("*.cbt"))
+    assert f"{len(samples)} recordings of an NVIDIA H200" in demo[0] and len(samples) > 10
+    pages = [path for path in (demo[1] / "site" / "runs").iterdir() if (path / "index.html").is_file()]
+    assert len(pages) == len(RUNS) + len(samples)
 
 
 def test_it_can_be_repeated_and_is_done_in_a_minute(demo: tuple[str, Path, float]) -> None:
