@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +44,7 @@ class BuildReport:
     out: Path
     runs: list[BuiltRun]
     failed: list[FailedRun]
-    """Traces that have no page."""
+    """Traces and experiments that have no page."""
     files: int
     bytes: int
 
@@ -125,11 +126,12 @@ def _build(
     built: dict[RunTask, RunRecord | FailedRun] = {}
     tell = progress or (lambda done, total, name: None)
     tell(0, len(tasks), tasks[0].source.path.name if tasks else "")
-    for task, outcome in build_runs(chrome, tasks, folder.new, jobs):
-        if isinstance(outcome, FinishedRun):
-            folder.take(folder.new, outcome.sizes)
-            built[task] = outcome.record
-        else:
-            built[task] = outcome
-        tell(len(built), len(tasks), task.source.path.name)
+    with closing(build_runs(chrome, tasks, folder.new, jobs)) as outcomes:
+        for task, outcome in outcomes:
+            if isinstance(outcome, FinishedRun):
+                folder.take(folder.new, outcome.sizes)
+                built[task] = outcome.record
+            else:
+                built[task] = outcome
+            tell(len(built), len(tasks), task.source.path.name)
     return built

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -50,6 +50,9 @@ class FinishedRun:
     """Size of each file by path relative to the site; the record is the last."""
 
 
+Outcomes = Generator[tuple[RunTask, FinishedRun | FailedRun], None, None]
+
+
 class BuildWorkerError(CbtraceError):
     """A process that built pages was ended from outside."""
 
@@ -75,10 +78,10 @@ def run_tasks(sources: Iterable[RunSource], maker: str) -> list[RunTask]:
     return [RunTask(source, record_path(maker, source)) for source in sources]
 
 
-def build_runs(
-    chrome: Chrome, tasks: Sequence[RunTask], aside: Path, jobs: int
-) -> Iterator[tuple[RunTask, FinishedRun | FailedRun]]:
+def build_runs(chrome: Chrome, tasks: Sequence[RunTask], aside: Path, jobs: int) -> Outcomes:
     """Build each run below ``aside``, in a folder that lacks nothing but its place; yield them as they are finished.
+
+    Close it when an error ends the loop over it: that ends its processes, too.
 
     Raises:
         OutputWriteError: something could not be written.
@@ -110,9 +113,7 @@ def build_run(chrome: Chrome, task: RunTask, aside: Path) -> FinishedRun | Faile
         return FinishedRun(record, sizes | write_texts(aside, {task.record: record_text(record, sizes)}))
 
 
-def _in_processes(
-    chrome: Chrome, tasks: Sequence[RunTask], aside: Path, workers: int
-) -> Iterator[tuple[RunTask, FinishedRun | FailedRun]]:
+def _in_processes(chrome: Chrome, tasks: Sequence[RunTask], aside: Path, workers: int) -> Outcomes:
     pool = ProcessPoolExecutor(workers, mp_context=_context(), initializer=_ignore_interrupts)
     try:
         running: dict[Future[FinishedRun | FailedRun], RunTask] = {
@@ -131,8 +132,11 @@ def _in_processes(
 
 def _context() -> multiprocessing.context.BaseContext:
     """A way to start processes that is safe beside threads: one of them draws the progress bar."""
-    known = multiprocessing.get_all_start_methods()
-    return multiprocessing.get_context("forkserver" if "forkserver" in known else "spawn")
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])  # imported once, and not by every process
+    return context
 
 
 def _ignore_interrupts() -> None:

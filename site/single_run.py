@@ -48,8 +48,13 @@ def refuse_what_is_not_ours(out: Path) -> None:
     with explained(out):
         if out.is_dir():
             raise OutputFolderError(f"{out.name} is a folder: name a file for the page.")
-        if out.exists() and (not out.is_file() or MADE_BY not in out.open("rb").read(4096)):
+        if out.exists() and not (out.is_file() and MADE_BY in _start(out)):
             raise OutputFolderError(f"{out.name} is not a page that cbtrace wrote: name a new file.")
+
+
+def _start(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(4096)
 
 
 def write_page(out: Path, html: str) -> None:

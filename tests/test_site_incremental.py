@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from cbtrace.site.build import BuildReport, build_site
@@ -142,20 +143,16 @@ def test_many_processes_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.
     assert told == [(done, 6) for done in range(7)]
 
 
-def build_command(traces: Path, site: Path, *options: str) -> list[str]:
-    return [str(COMMAND), "build", str(traces), "-o", str(site), *options]
-
-
 def test_a_build_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     runs, site = tmp_path / "runs", tmp_path / "site"
     runs.mkdir()
     for number in range(12):
-        busy_run(runs / f"{number:02}.cbt", f"run {number}", seed=number)
+        busy_run(runs / f"{number:02}.cbt", f"run {number}", seed=number, requests=4)
     traces = sorted(runs.glob("*.cbt"))
     build_site(traces[:1], site)
     (site / "notes.txt").write_text("mine")
     index = (site / "index.html").read_bytes()
-    with started(build_command(runs, site, "--jobs", "1")) as process:
+    with started([COMMAND, "build", runs, "-o", site, "--jobs", "1"]) as process:
         _wait_until(lambda: len(list((site / RECORDS).glob("*.json"))) >= 4)
         process.kill()
     assert (site / "index.html").read_bytes() == index, "the list of runs is the old one until all are there"
@@ -166,19 +163,51 @@ def test_a_build_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     assert same_as_fresh(site, traces, title="Continuous batching runs")
 
 
-def test_ctrl_c_keeps_what_is_finished(tmp_path: Path) -> None:
+IN_PROCESSES = """
+import sys, cbtrace.site.run_builds as builds
+builds.WORTH_A_PROCESS = 1
+from cbtrace.commands import main
+main()
+"""
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> list[str]:
+    """A command that builds many small traces in two processes."""
     runs, site = tmp_path / "runs", tmp_path / "site"
     runs.mkdir()
-    for number in range(40):
-        busy_run(runs / f"{number:02}.cbt", f"run {number}", seed=number)
-    with started(build_command(runs, site), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    for number in range(20):
+        busy_run(runs / f"{number:02}.cbt", f"run {number}", seed=number, requests=4)
+    return [sys.executable, "-c", IN_PROCESSES, "build", str(runs), "-o", str(site), "-j", "2"]
+
+
+def test_ctrl_c_keeps_what_is_finished(many: list[str], tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    with started(many, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         _wait_until(lambda: len(list((site / RECORDS).glob("*.json"))) >= 2)
-        process.send_signal(signal.SIGINT)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to its processes as well
         said = process.communicate(timeout=60)
     assert (process.returncode, said) == (130, ("", ""))
     finished = len(list((site / RECORDS).glob("*.json")))
-    done = subprocess.run(build_command(runs, site), check=True, capture_output=True, text=True)
-    assert f"Runs: {40 - finished} built, {finished} unchanged." in done.stdout
+    assert not (site / "index.html").exists()
+    done = subprocess.run(many, check=True, capture_output=True, text=True)
+    assert f"Runs: {20 - finished} built, {finished} unchanged." in done.stdout
+
+
+def test_a_process_that_the_system_ends_is_told(many: list[str], tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    with started(many, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        _wait_until(lambda: len(list((site / RECORDS).glob("*.json"))) >= 2)
+        ours = psutil.Process(process.pid)
+        workers = set(ours.children(recursive=True)) - set(ours.children())
+        assert workers
+        for worker in workers:
+            worker.kill()
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "memory ran out" in said and said.endswith("[build-worker-ended]\n") and said.count("\n") == 1
+    done = subprocess.run([*many[:-1], "1"], check=True, capture_output=True, text=True)
+    assert " 0 unchanged" not in done.stdout
 
 
 def _wait_until(ready: object) -> None:
