@@ -44,7 +44,7 @@ print(peak() - before, time.process_time() - began, said)
 """
 START = preamble() + seal(codec.encode(header())) + seal(codec.encode(engine()))
 STEP = seal(codec.encode(Step(5, pack_times(1, 2, 3, 4, 5, 6), -1, b"", 0, 0, 0, 0, 0, 0)))
-SIZE = 2 << 20
+SIZE = 3 << 19
 
 
 def compressed(path: Path, parts: Iterator[bytes]) -> None:

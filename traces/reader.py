@@ -242,9 +242,7 @@ def _version(path: Path, start: bytes, file: BinaryIO | ZstdFile) -> int:
     if isinstance(file, ZstdFile) and file.broken:
         raise TraceError(f"{path} is compressed with zstd and cannot be decompressed: decompress it with zstd -d.")
     if not start or (len(start) < PREAMBLE_BYTES and preamble().startswith(start)):
-        raise EmptyTraceError(
-            f"{path} is empty: recording ended before anything was written; record the run again."
-        )
+        raise EmptyTraceError(f"{path} is empty: recording ended before anything was written; record the run again.")
     version = read_preamble(start)
     if version is not None:
         if not 1 <= version <= FORMAT_VERSION:
