@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -9,7 +10,7 @@ from typing import Any
 
 from cbtrace.recorder.engine import KvAdapter, adapter_for
 from cbtrace.recorder.engine.classes import is_processor
-from cbtrace.recorder.gpu_time import GpuStepTimer
+from cbtrace.recorder.gpu_time import GpuStepTimer, StepTimer
 from cbtrace.recorder.guard import guarded, noting, spanning
 from cbtrace.recorder.hooks import HookSet, PassingHook
 from cbtrace.recorder.memory import MemoryProbe
@@ -47,7 +48,7 @@ class EngineWatch:
         )
         self._requests.on_first_visible = self._first_visible
         self._step_watch: StepWatch | None = None
-        self._timer: GpuStepTimer | None = None
+        self._timer: StepTimer | None = None
         self._processor: Any = None
         self._processor_hooks = HookSet()
         self._engine_seen = False
@@ -118,11 +119,22 @@ class EngineWatch:
             self._processor, self._engine_seen = processor, True
             self.created(manager)
             adapter = adapter_for(processor.cache)
-            self._watch_processor(manager, processor, adapter)
+            self._watch_processor(processor, adapter, self._gpu_timer(processor))
             self._write_engine(manager, processor, adapter)
             self.sink.emit(self._probe(manager).mark("inputs_created"))
             self._requests.engine_ready(adapter)
             self._start_nvml(manager)
+
+    def replay_begins(self, manager: Any, processor: Any, timer: StepTimer) -> KvAdapter:
+        """Watch an engine that computes nothing, on a clock of its own. Memory, GPU and wall clock are not sampled, and
+        who replays it writes the frame of the engine."""
+        self._engine_seen, self._processor = True, processor
+        self._next_clock_ns = sys.maxsize
+        self.created(manager)
+        adapter = adapter_for(processor.cache)
+        self._watch_processor(processor, adapter, timer)
+        self._requests.engine_ready(adapter)
+        return adapter
 
     def thread_ended(self) -> None:
         """The generation thread has ended after a stop, which is about to give the engine's memory back unless the
@@ -145,7 +157,7 @@ class EngineWatch:
         if timer is not None:
             self._tell_gpu_time(timer)
 
-    def _let_go(self) -> tuple[StepWatch | None, GpuStepTimer | None]:
+    def _let_go(self) -> tuple[StepWatch | None, StepTimer | None]:
         self._processor_hooks.remove()
         steps, timer = self._step_watch, self._timer
         self._processor = self._step_watch = self._timer = self._requests.adapter = None
@@ -206,11 +218,13 @@ class EngineWatch:
             self._nvml = NvmlSampler(self.sink.emit, self.sink.now, identify_gpu(manager.model.device))
             self._nvml.start()
 
-    def _watch_processor(self, manager: Any, processor: Any, adapter: KvAdapter) -> None:
+    def _gpu_timer(self, processor: Any) -> StepTimer:
+        device = processor.model_device if self._options.gpu_time else "cpu"
+        return GpuStepTimer(lambda: processor.inputs_and_outputs.compute_stream, device)
+
+    def _watch_processor(self, processor: Any, adapter: KvAdapter, timer: StepTimer) -> None:
         sink, requests = self.sink, self._requests
         self._processor_hooks = hooks = HookSet()
-        device = processor.model_device if self._options.gpu_time else "cpu"
-        timer = GpuStepTimer(lambda: processor.inputs_and_outputs.compute_stream, device)
         self._timer = timer
         steps = StepWatch(sink, self._ledger, self._steps, requests, adapter, processor, timer, self._after_step)
         self._step_watch = steps
@@ -342,7 +356,7 @@ class EngineWatch:
         for reason in memory.reasons if memory is not None else ():
             self._tell("memory-unread", reason)
 
-    def _tell_gpu_time(self, timer: GpuStepTimer) -> None:
+    def _tell_gpu_time(self, timer: StepTimer) -> None:
         if timer.reason:
             self._tell("no-gpu-time", timer.reason)
         if timer.not_ready:

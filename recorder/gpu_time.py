@@ -14,10 +14,28 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 _IN_FLIGHT = 8
 """Steps whose events are kept. The engine has at most two in flight."""
+
+
+class StepTimer(Protocol):
+    """Tells how long the device worked on each step."""
+
+    reason: str
+    """Why there are no times; empty while all is well."""
+    not_ready: int
+    """Steps whose time was lost."""
+
+    def begin(self, step: int) -> None:
+        """The engine is about to launch ``step``."""
+
+    def end(self, step: int) -> None:
+        """The engine has launched ``step``."""
+
+    def collect(self, step: int) -> int:
+        """Nanoseconds of device time of ``step``, once its results are there; -1 unknown."""
 
 
 class GpuStepTimer:

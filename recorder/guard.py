@@ -50,7 +50,7 @@ def noting(sink: Sink, note: Callable[[Any], None]) -> Around:
 
 def spanning(sink: Sink, after: After) -> Around:
     """Build the stand-in for a method of which only begin and end are of interest: the token is when it began."""
-    clock, epoch, cost, frame = time.monotonic_ns, sink.epoch_ns, sink.cost, sink.cost.frame_ns
+    clock, epoch, cost, frame = sink.clock, sink.epoch_ns, sink.cost, sink.cost.frame_ns
 
     def around(hook: Holder) -> Callable[..., Any]:
         def stand_in(*args: Any, **kwargs: Any) -> Any:
@@ -84,7 +84,7 @@ def guarded(
 
 
 def _before(sink: Sink, before: Before) -> Around:
-    clock, epoch, cost, frame = time.monotonic_ns, sink.epoch_ns, sink.cost, sink.cost.frame_ns
+    clock, epoch, cost, frame = sink.clock, sink.epoch_ns, sink.cost, sink.cost.frame_ns
 
     def around(hook: Holder) -> Callable[..., Any]:
         def stand_in(*args: Any, **kwargs: Any) -> Any:
@@ -103,7 +103,7 @@ def _before(sink: Sink, before: Before) -> Around:
 
 
 def _after(sink: Sink, after: After) -> Around:
-    clock, epoch, cost, frame = time.monotonic_ns, sink.epoch_ns, sink.cost, sink.cost.frame_ns
+    clock, epoch, cost, frame = sink.clock, sink.epoch_ns, sink.cost, sink.cost.frame_ns
 
     def around(hook: Holder) -> Callable[..., Any]:
         def stand_in(*args: Any, **kwargs: Any) -> Any:
@@ -123,7 +123,7 @@ def _after(sink: Sink, after: After) -> Around:
 
 
 def _both(sink: Sink, before: Before, after: After, failed: Failed | None) -> Around:
-    clock, epoch, cost, frame = time.monotonic_ns, sink.epoch_ns, sink.cost, sink.cost.frame_ns
+    clock, epoch, cost, frame = sink.clock, sink.epoch_ns, sink.cost, sink.cost.frame_ns
 
     def around(hook: Holder) -> Callable[..., Any]:
         def stand_in(*args: Any, **kwargs: Any) -> Any:
@@ -169,7 +169,7 @@ def measure_frame(calls: int = 25) -> int:
 
     class Bare:
         cost = CostHistogram()
-        live, epoch_ns = True, 0
+        live, epoch_ns, clock = True, 0, time.monotonic_ns
 
     def engine_call() -> None: ...
 

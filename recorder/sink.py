@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,19 @@ class Sink:
     it can still be written, and from then on every call returns at once. ``live`` is what hooks look at.
     """
 
-    def __init__(self, writer: TraceWriter, path: Path, epoch_ns: int, frame_ns: int = 0) -> None:
+    def __init__(
+        self,
+        writer: TraceWriter,
+        path: Path,
+        epoch_ns: int,
+        frame_ns: int = 0,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         self.path = path
         self.live = True
         self.epoch_ns = epoch_ns
+        self.clock = clock
+        """Tells all times of this trace, in ns; a replay has its own. Hooks take it when they are built."""
         self.cost = CostHistogram(frame_ns)
         self.steps = 0
         """Steps handed over; the end mark counts those that were written."""
@@ -50,7 +60,7 @@ class Sink:
 
     def now(self) -> int:
         """Nanoseconds since the recording began."""
-        return time.monotonic_ns() - self.epoch_ns
+        return self.clock() - self.epoch_ns
 
     @property
     def wants_roster(self) -> bool:

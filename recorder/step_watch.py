@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from operator import attrgetter, is_
 from typing import Any
 
 from cbtrace.recorder.admission import Outcome, admission_stop
 from cbtrace.recorder.engine import KvAdapter
-from cbtrace.recorder.gpu_time import GpuStepTimer
+from cbtrace.recorder.gpu_time import StepTimer
 from cbtrace.recorder.hooks import PassingHook
 from cbtrace.recorder.request_watch import RequestWatch
 from cbtrace.recorder.requests import RequestLedger
@@ -42,7 +41,7 @@ class StepWatch:
         requests: RequestWatch,
         adapter: KvAdapter,
         processor: Any,
-        gpu_timer: GpuStepTimer,
+        gpu_timer: StepTimer,
         after_step: Callable[[int], int],
     ) -> None:
         self._sink = sink
@@ -59,7 +58,7 @@ class StepWatch:
         self._after_step = after_step
         """Called when it is due; returns when it is due next."""
         self._due_ns = 0
-        self._epoch_ns = sink.epoch_ns
+        self._clock, self._epoch_ns = sink.clock, sink.epoch_ns
         self._roster_every = 1 if sink.is_ring else _ROSTER_EVERY
         self._defer = not gpu_timer.reason
         self._finished: list[tuple[StepDraft | None, int, list[Frame]]] = []
@@ -275,7 +274,7 @@ class StepWatch:
 
     def launched(self, _result: Any) -> None:
         """The launch returned; a synchronous engine has waited for the device here."""
-        self._draft.launched = time.monotonic_ns() - self._epoch_ns
+        self._draft.launched = self._clock() - self._epoch_ns
         self._under_way = False
         self._draft = self._steps.begin()
 

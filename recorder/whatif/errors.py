@@ -1,0 +1,58 @@
+"""Why something cannot be replayed or predicted."""
+
+from __future__ import annotations
+
+from cbtrace.recorder.errors import RecordError
+from cbtrace.traces.errors import declare
+from cbtrace.traces.schema import Severity
+
+
+class ReplayError(RecordError):
+    """A recording cannot be replayed, or a setting not predicted; the text says why and what to do."""
+
+    slug = "replay-differs"
+
+
+declare(
+    "replay-differs",
+    Severity.BROKEN,
+    "Replayed with its own settings, the recording does not give the schedule that was recorded, so that a prediction "
+    "from it would rest on nothing.",
+    "Record the workload again; the message names the first step that differs.",
+)
+declare(
+    "replay-other-version",
+    Severity.BROKEN,
+    "The recording is of another version of Transformers than the one installed, whose scheduler may decide otherwise.",
+    "Install the version that the message names, and try again.",
+)
+declare(
+    "replay-not-continuous",
+    Severity.BROKEN,
+    "There is no schedule to replay: the trace is of static batching, is itself a prediction, or holds no engine.",
+    "Name a recording of continuous batching.",
+)
+declare(
+    "replay-incomplete",
+    Severity.BROKEN,
+    "Steps or requests of the recording are missing: it is damaged, was cut short, or is a ring.",
+    "Record the whole run, without a ring, from before the first request on.",
+)
+declare(
+    "replay-several",
+    Severity.BROKEN,
+    "The recording is of several engines, sessions or ranks, and a replay is of one.",
+    "Record one engine, from its start to its end.",
+)
+declare(
+    "replay-prefix",
+    Severity.BROKEN,
+    "Prompts share prefixes, and a trace holds no tokens of prompts: which ones share which cannot be told from it.",
+    "Record the workload without shared prefixes, or with one that all prompts share.",
+)
+declare(
+    "replay-engine-died",
+    Severity.BROKEN,
+    "The recorded engine died of an error that a replay cannot meet, such as running out of memory.",
+    "Record a run that goes to its end.",
+)
