@@ -328,7 +328,10 @@ def test_a_recording_that_was_not_closed_says_so(tmp_path: Path) -> None:
         b"\x98\x0c\x00\x00" + b"\x91" * 100_000,  # nested deeply, in a field that nobody knows
         b"\x95\x06\x00\x00\xdd\xff\xff\xff\xff",  # a list that claims four billion slots
         encode(Admit(1 << 40, 0, 1 << 30, 0, 0, 0, 0, 0, 0)),  # a slot that no engine has
+        encode(Admit(9, 0, 0, 0, 0, 0, 1 << 62, 0, 0)),  # KV entries beyond any memory
         encode(Roster(0, 1, [0], [0])),  # a slot without a request
+        encode(Roster(0, 2, [0, 0, 1, 0], [0, 1])),  # a request in two slots
+        encode(Roster(0, 1, [0, 0], [0], [1 << 62], [0])),
         encode(Clock(-1 << 63, 0)),
         b"\x93\x63\x00\x00",  # a frame of an unknown kind
         b"",

@@ -35,6 +35,8 @@ from .stepstore import StepColumns, StepStore
 
 MAX_SLOTS = 1 << 16
 MAX_ORDINAL = (1 << 32) - 1
+MAX_ENTRIES = 1 << 40
+"""No request has more KV entries: sums over all members of a step stay exact."""
 _LARGEST = (1 << 63) - 1
 _MOST_BITS = MAX_SLOTS // 8
 _DEPARTURES = (EventKind.SOFT_RESET, EventKind.OFFLOAD)
@@ -229,7 +231,7 @@ def _possible(frame: Frame) -> bool:
             return False
     if isinstance(frame, Roster):
         return _possible_roster(frame)
-    if isinstance(frame, Admit) and not (0 <= frame.slot < MAX_SLOTS and frame.serial >= 0):
+    if isinstance(frame, Admit) and not _possible_admission(frame):
         return False
     if isinstance(frame, Event):
         return all(-1 <= ordinal <= MAX_ORDINAL for ordinal in _ordinals_of_event(frame))
@@ -239,13 +241,18 @@ def _possible(frame: Frame) -> bool:
     return 0 <= ordinal <= MAX_ORDINAL
 
 
+def _possible_admission(admit: Admit) -> bool:
+    entries = (admit.start, admit.prefix_hit, admit.computed)
+    return 0 <= admit.slot < MAX_SLOTS and admit.serial >= 0 and all(-1 <= count <= MAX_ENTRIES for count in entries)
+
+
 def _possible_roster(roster: Roster) -> bool:
     slots, requests = roster.slots[::2], roster.slots[1::2]
     return (
         len(slots) == len(set(slots)) == len(requests) == len(set(requests)) == len(roster.serials)
         and len(roster.positions) in (0, len(slots))
         and len(roster.delivered) in (0, len(slots))
-        and all(-1 <= value <= _LARGEST for value in (*roster.positions, *roster.delivered))
+        and all(-1 <= value <= MAX_ENTRIES for value in (*roster.positions, *roster.delivered))
         and len(slots) <= MAX_SLOTS
         and all(0 <= slot < MAX_SLOTS for slot in slots)
         and all(0 <= request <= MAX_ORDINAL for request in requests)
