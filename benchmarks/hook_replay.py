@@ -199,7 +199,7 @@ def watched(folder: Path, number: int, cold: bool, **limits: Any) -> tuple[Engin
     sink = Sink(TraceWriter(path, **limits), path, time.monotonic_ns(), measure_frame())
     watch = EngineWatch(sink, Options(nvml=False))
     processor = Processor(cold)
-    watch._watch_processor(None, processor, Adapter())
+    watch._watch_processor(processor, Adapter(), watch._gpu_timer(processor))
     watch._requests.adapter = Adapter()
     return watch, processor
 
