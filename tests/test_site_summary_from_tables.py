@@ -144,10 +144,18 @@ def totals(tables: dict[str, Rows], whole: bool) -> dict[str, Any]:
         "soft_resets": kinds.count(EventKind.SOFT_RESET),
         "offloads": kinds.count(EventKind.OFFLOAD),
         "restores": kinds.count(EventKind.RESTORE),
-        "graph_captures": kinds.count(EventKind.GRAPH_CAPTURE),
+        "graph_captures": len(captures_in_service(events)),
         "gpu_busy": sum(gpu) / window if steps and len(gpu) == len(steps) and window else None,
         "gpu_timed_steps": len(gpu),
     }
+
+
+def captures_in_service(events: Rows) -> Rows:
+    """Graph captures that ended in no warm-up."""
+    ends = [event for event in events if event["kind"] == EventKind.WARMUP_END and event["duration_ns"] >= 0]
+    warm = [(event["time_ns"] - event["duration_ns"], event["time_ns"]) for event in ends]
+    captures = [event for event in events if event["kind"] == EventKind.GRAPH_CAPTURE]
+    return [event for event in captures if not any(lo <= event["time_ns"] <= hi for lo, hi in warm)]
 
 
 def memory(tables: dict[str, Rows]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cbtrace.site.analysis.captures import captures_outside_warm_up
 from cbtrace.site.analysis.evidence import Evidence, Numbers, Told
 from cbtrace.site.analysis.pieces import COLUMN
 from cbtrace.site.analysis.window import step_durations
@@ -31,7 +32,7 @@ def captures(evidence: Evidence) -> Told:
     gaps, worst = evidence.cuts.gaps, evidence.slow[:20]
     largest = gaps.pieces[worst].argmax(axis=1) == COLUMN["capture"]
     events = evidence.trace.events
-    at = events.time_ns[events.kind == EventKind.GRAPH_CAPTURE]
+    at = events.time_ns[captures_outside_warm_up(events)]
     if largest.sum() < 2 or not len(at):
         return None
     numbers = {

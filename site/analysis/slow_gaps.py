@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cbtrace.site.analysis.captures import captures_within
 from cbtrace.site.analysis.latency import Gaps, completed, token_gaps
 from cbtrace.site.analysis.window import step_durations
 from cbtrace.traces.columns import Events, Ints, Requests, StepRequests, Steps, Tokens
-from cbtrace.traces.schema import EventKind, StepFlag
+from cbtrace.traces.schema import EventKind
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class SlowGap:
     own_recompute: int
     """Tokens of the request itself that were computed again."""
     captures: int
-    """Steps that captured a CUDA graph."""
+    """CUDA graphs that were captured meanwhile."""
     soft_reset: bool
     offloaded: bool
     longest_step: int
@@ -73,7 +74,7 @@ def _describe(
         decode_tokens=int(steps.decode_tokens[lo:hi].sum()),
         recompute_tokens=int(steps.recompute_tokens[lo:hi].sum()),
         own_recompute=int(step_requests.recompute[rows][own].sum()),
-        captures=int(((steps.flags[lo:hi] & StepFlag.GRAPH_CAPTURED) != 0).sum()),
+        captures=captures_within(events, int(gaps.start_ns[i]), int(gaps.start_ns[i] + gaps.duration_ns[i])),
         soft_reset=bool((happened == EventKind.SOFT_RESET).any()),
         offloaded=bool((happened == EventKind.OFFLOAD).any()),
         longest_step=int(steps.index[longest]) if longest >= 0 else -1,

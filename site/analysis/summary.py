@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from cbtrace.site.analysis.captures import captures_outside_warm_up
 from cbtrace.site.analysis.distribution import Distribution, describe, describe_with_excluded
 from cbtrace.site.analysis.kv import KvBudget, kv_budget
 from cbtrace.site.analysis.latency import RequestCounts, count_requests, latencies
@@ -54,6 +55,7 @@ class RunSummary:
     offloads: int
     restores: int
     graph_captures: int
+    """Outside the warm-up."""
     gpu_busy: float | None
     gpu_timed_steps: int
     peak_memory_bytes: int | None
@@ -96,7 +98,7 @@ def summarize(trace: Trace) -> RunSummary:
         soft_resets=_count(events.kind, EventKind.SOFT_RESET),
         offloads=_count(events.kind, EventKind.OFFLOAD),
         restores=_count(events.kind, EventKind.RESTORE),
-        graph_captures=_count(events.kind, EventKind.GRAPH_CAPTURE),
+        graph_captures=int(captures_outside_warm_up(events).sum()),
         gpu_busy=busy.busy,
         gpu_timed_steps=busy.timed_steps,
         peak_memory_bytes=peak.bytes if peak else None,

@@ -15,6 +15,7 @@ import numpy as np
 from cbtrace.site import formats
 from cbtrace.site.analysis.attribution import Cuts, GapCuts, TtftCuts
 from cbtrace.site.analysis.bands import Band, bands
+from cbtrace.site.analysis.captures import captures_outside_warm_up
 from cbtrace.site.analysis.catalogue import GROUPS, LATENCIES, METRICS, Metric
 from cbtrace.site.analysis.comparability import comparability_rules
 from cbtrace.site.analysis.comparison import MEMORY, measured_run
@@ -149,14 +150,15 @@ def _memory(trace: Trace) -> dict[str, Any]:
 
 
 def _happened(trace: Trace) -> dict[str, Any]:
-    """How often each kind of event came, the bytes that it moved, and how long captures took.
+    """How often each kind of event came, the bytes that it moved, and how long captures took. What was captured in the
+    warm-up is left out.
 
     Offloads and restores of one round each carry the time of the whole round, so that a sum would count it again.
     """
     events = trace.events
     found = {}
     for name, kind in HAPPENED.items():
-        rows = events.kind == kind
+        rows = captures_outside_warm_up(events) if name == "capture" else events.kind == kind
         took, moved = events.duration_ns[rows], events.bytes[rows]
         found[name] = {
             "count": int(rows.sum()),
