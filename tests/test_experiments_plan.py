@@ -49,7 +49,7 @@ MISTAKES = [
     ("unknown shape", "random:tiny", "random:tyny", 5, "did you mean random:tiny?"),
     ("no such model", "random:tiny", "./nowhere", 5, "There is no model in './nowhere'"),
     ("hub without revision", "random:tiny", "owner/model", 5, "add its revision"),
-    ("unknown distribution", 'kind = "percentiles"', 'kind = "percentile"', 11, "name one of at_once"),
+    ("unknown distribution", 'kind = "percentiles"', 'kind = "percentile"', 11, "name one of empirical, fixed"),
     ("percentile out of range", "95 = 30", "150 = 30", 12, "Percentile 150 is out of range"),
     ("percentile of half a token", "95 = 30", "95 = 3.5", 12, "must be int, got float"),
     ("unknown setting", '"max_batch_tokens"', '"max_batch_token"', 19, "did you mean max_batch_tokens?"),
@@ -91,6 +91,25 @@ MISTAKES = [
         24,
         "already",
     ),
+    ("unknown choice", "repeats = 2", 'order = "shuffled"', 2, "(name one of interleaved, by_stage, random)"),
+    ("unknown kind of variant", CHANGE, 'kind = "statc"', 24, "(name one of continuous, static)"),
+    ("nobody's home", "random:tiny", "~nobody-of-this-name/model", 5, "There is no model in"),
+    ("endless name", "random:tiny", "m" * 5000, 5, "There is no model in"),
+    ("negative seed", 'random:tiny"', 'random:tiny"\nseed = -1', 6, "model.seed: must be int >= 0"),
+    ("unknown device", 'random:tiny"', 'random:tiny"\ndevice = "gpu"', 6, "name auto, cuda or cpu"),
+    ("negative end token", "[workload]", "[generation]\nend_token = -1\n[workload]", 8, "end_token: must be int >= 0"),
+    ("no sampling", "[workload]", "[generation]\ntop_k = 5\n[workload]", 8, "top_k has no effect without do_sample"),
+    ("a value twice", "[16, 32]", "[16, 16]", 20, "16 stands there twice"),
+    ("values of nothing", CHANGE, f"values = [3]\n{CHANGE}", 24, "values belongs to vary"),
+    ("pinned and changed", CHANGE, f'{CHANGE}\npin = ["num_blocks"]', 25, "num_blocks is changed here"),
+    (
+        "variant of static",
+        CHANGE,
+        f'kind = "static"\nbatch_size = 4\n[[variants]]\nstage = 3\nfrom = "static"\n{CHANGE}',
+        28,
+        "static is static batching",
+    ),
+    ("too deep", "repeats = 2", "repeats = " + "[" * 5000 + "]" * 5000, 1, "nested too deeply"),
     ("not TOML", "requests = 8", "requests =", 9, "correct the TOML"),
 ]
 
@@ -124,6 +143,12 @@ def test_a_mistake_further_down_is_told_with_its_line(tmp_path: Path, extra: str
     with pytest.raises(SpecError, match=f"line {line}: ") as caught:
         read_plan(path)
     assert words in str(caught.value)
+
+
+def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(PLAN, encoding="utf-8-sig")
+    assert read_plan(path).name == "study"
 
 
 def test_a_missing_plan_is_named(tmp_path: Path) -> None:

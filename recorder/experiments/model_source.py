@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 from cbtrace.recorder.experiments.spec_error import SpecError
 
 _HUB = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 _RANDOM = "random:"
 
 
@@ -29,7 +30,7 @@ class ModelSource(Struct, forbid_unknown_fields=True, frozen=True):
     """As Transformers names it (``sdpa``, ``flash_attention_3``); the model's default if not given."""
     device: str = "auto"
     """``auto`` takes the first GPU, or else the CPU."""
-    seed: int = 0
+    seed: Annotated[int, Meta(ge=0, lt=1 << 32)] = 0
     """Of random weights."""
     threads: Annotated[int, Meta(ge=1, le=4096)] | None = None
     """CPU threads that PyTorch computes with; its own choice if not given."""
@@ -99,6 +100,8 @@ def folder_of(model: ModelSource, plan_folder: Path) -> Path | None:
 
 def check_source(model: ModelSource, plan_folder: Path) -> None:
     """Raise :class:`SpecError` when the model cannot be what the plan says."""
+    if not _DEVICE.fullmatch(model.device):
+        raise SpecError(f"There is no device {model.device!r}: name auto, cuda or cpu.", at=("device",))
     if model.source.startswith(_RANDOM):
         name = model.source.removeprefix(_RANDOM)
         if name not in SHAPES:
@@ -106,10 +109,14 @@ def check_source(model: ModelSource, plan_folder: Path) -> None:
             remedy = f"did you mean random:{near[0]}?" if near else f"name one of random:{', random:'.join(SHAPES)}."
             raise SpecError(f"There is no model shape {model.source!r}: {remedy}", at=("source",))
         return
-    folder = folder_of(model, plan_folder)
-    if folder is not None and not (folder / "config.json").is_file():
+    try:
+        folder = folder_of(model, plan_folder)
+        found = folder is None or (folder / "config.json").is_file()
+    except (OSError, RuntimeError):  # A name that is too long, or the home of nobody.
+        found = False
+    if not found:
         raise SpecError(
-            f"There is no model in {model.source!r}: name a folder with a config.json, relative to the plan, "
+            f"There is no model in {model.source[:80]!r}: name a folder with a config.json, relative to the plan, "
             "or a repository as owner/name.",
             at=("source",),
         )

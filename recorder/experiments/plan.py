@@ -28,7 +28,7 @@ def read_plan(path: Path) -> Plan:
         SpecError: it is missing or wrong; the message names the line and what to do.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise SpecError(
             f"{path} cannot be read ({error.strerror}): name a plan, or write one with cbtrace plan init.",
@@ -41,6 +41,8 @@ def read_plan(path: Path) -> Plan:
     except SpecError as error:
         line = TomlLines(text).line_of(error.at)
         raise SpecError(f"{path}, line {line}: {error}", at=error.at, slug=error.slug) from error
+    except RecursionError:
+        raise SpecError(f"{path}, line 1: It is nested too deeply: write it as cbtrace plan init does.") from None
     except msgspec.DecodeError as error:
         raise SpecError(f"{path}{syntax_error(str(error), text)}: correct the TOML.", slug="plan-invalid") from error
 

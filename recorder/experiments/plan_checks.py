@@ -11,7 +11,7 @@ from msgspec import Struct
 from cbtrace.recorder.experiments.lengths import Empirical
 from cbtrace.recorder.experiments.model_source import check_source
 from cbtrace.recorder.experiments.plan_messages import explained
-from cbtrace.recorder.experiments.plan_spec import BASELINE, DEFAULT_WORKLOAD, Plan, Variant, named_values
+from cbtrace.recorder.experiments.plan_spec import BASELINE, DEFAULT_WORKLOAD, Generation, Plan, Variant, named_values
 from cbtrace.recorder.experiments.settings import RESOLVABLE, Settings, is_relative
 from cbtrace.recorder.experiments.spec_error import Path as At
 from cbtrace.recorder.experiments.spec_error import SpecError
@@ -32,6 +32,7 @@ def check_plan(plan: Plan, folder: Path) -> None:
     for name, value in plan.settings.given().items():
         if is_relative(value):
             raise SpecError(f"{name} cannot be a share of itself: give a number.", at=("settings", name))
+    _check_sampling(plan.generation)
     known = {BASELINE}
     for number, variant in enumerate(plan.variants):
         try:
@@ -56,8 +57,24 @@ def _check_files(spec: Struct, folder: Path) -> None:
                 _check_files(value, folder)
             except SpecError as error:
                 raise error.under(name) from None
-        elif name == "file" and not (folder / Path(value).expanduser()).is_file():
+        elif name == "file" and not _is_file(folder, value):
             raise SpecError(f"There is no file {value}: name one that exists, relative to the plan.", at=(name,))
+
+
+def _is_file(folder: Path, name: str) -> bool:
+    try:
+        return (folder / Path(name).expanduser()).is_file()
+    except (OSError, RuntimeError):  # A name that is too long, or the home of nobody.
+        return False
+
+
+def _check_sampling(generation: Generation) -> None:
+    for name in ("temperature", "top_k", "top_p"):
+        if getattr(generation, name) is not None and not generation.do_sample:
+            raise SpecError(
+                f"{name} has no effect without do_sample: say do_sample = true, or take it out.",
+                at=("generation", name),
+            )
 
 
 def _check_variant(plan: Plan, variant: Variant, known: set[str]) -> set[str]:
@@ -65,6 +82,11 @@ def _check_variant(plan: Plan, variant: Variant, known: set[str]) -> set[str]:
     if variant.from_ not in known:
         raise SpecError(
             f"There is no variant {variant.from_!r} above this one: name one of {', '.join(sorted(known))}.",
+            at=("from",),
+        )
+    if any(entry.kind == "static" and variant.from_ in _names(entry) for entry in plan.variants):
+        raise SpecError(
+            f"{variant.from_} is static batching, which has none of the engine's settings: build on another variant.",
             at=("from",),
         )
     if variant.workload is not None and variant.workload not in (DEFAULT_WORKLOAD, *plan.workloads):
@@ -80,11 +102,15 @@ def _check_variant(plan: Plan, variant: Variant, known: set[str]) -> set[str]:
         at = "batch_by" if variant.batch_size is None else "batch_size"
         raise SpecError(f'{at} is for static batching: take it out, or say kind = "static".', at=(at,))
     _check_one_variable(variant)
-    names = {name for name, _ in named_values(variant)}
+    names = _names(variant)
     taken = names & known
     if taken:
         raise SpecError(f"A variant is called {sorted(taken)[0]!r} already: give this one another name.", at=("name",))
     return names
+
+
+def _names(variant: Variant) -> set[str]:
+    return {name for name, _ in named_values(variant)}
 
 
 def _check_static(variant: Variant) -> None:
@@ -109,6 +135,8 @@ def _check_one_variable(variant: Variant) -> None:
     if variant.vary is not None:
         _check_values(variant)
         changes.append(variant.vary)
+    elif variant.values:
+        raise SpecError("values belongs to vary: name the setting that takes them.", at=("values",))
     if len(changes) > 1 and not variant.together:
         raise SpecError(
             f"It changes {len(changes)} variables ({', '.join(changes)}), and their effects could not be told apart: "
@@ -117,6 +145,9 @@ def _check_one_variable(variant: Variant) -> None:
         )
     if not changes and variant.kind == "continuous" and not variant.pin:
         raise SpecError("It changes nothing: give it set, or vary and values.")
+    for name in variant.pin:
+        if name in changes:
+            raise SpecError(f"{name} is changed here, so that it cannot be pinned: take it out of pin.", at=("pin",))
     if "max_memory_percent" in changes and "num_blocks" in variant.pin:
         raise SpecError("max_memory_percent has no effect while num_blocks is pinned: take it out of pin.", at=("pin",))
 
@@ -128,7 +159,9 @@ def _check_values(variant: Variant) -> None:
         raise SpecError(f"There is no setting {variant.vary!r}: {remedy}", at=("vary",))
     if not variant.values:
         raise SpecError("It has no values to take: add values = [...].", at=("vary",))
-    for value in variant.values:
+    for number, value in enumerate(variant.values):
+        if value in variant.values[:number]:
+            raise SpecError(f"{value} stands there twice: name each value once.", at=("values",))
         try:
             msgspec.convert({variant.vary: value}, Settings)
         except msgspec.ValidationError as error:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from cbtrace.recorder.experiments.arrivals import Arrivals
 from cbtrace.recorder.experiments.lengths import Lengths
 from cbtrace.recorder.experiments.model_source import ModelSource
 from cbtrace.recorder.experiments.plan_spec import Generation, Plan, Slos, TimeLimits, Variant
+from cbtrace.recorder.experiments.prefixes import SharedPrefix
 from cbtrace.recorder.experiments.settings import Settings
 from cbtrace.recorder.experiments.spec_error import Path as At
 from cbtrace.recorder.experiments.spec_error import SpecError
@@ -36,8 +37,9 @@ def explained(message: str, above: At = ()) -> SpecError:
     what = what.replace("`", "").replace("Expected ", "must be ")
     if "matching regex" in what:
         what = 'must be a whole number above 0, or a share of the baseline\'s value such as "50%"'
-    if at[-1:] == ("kind",):
-        what += f" (name one of {', '.join(_KINDS)})"
+    choices = _choices_at((*above, *at)) if what.startswith("Invalid") else []
+    if choices:
+        what += f" (name one of {', '.join(choices)})"
     return SpecError(f"{name}: {what[0].lower()}{what[1:]}: change its value.", at=at)
 
 
@@ -45,10 +47,26 @@ def _fields(*kinds: Any) -> list[str]:
     return sorted({name for kind in kinds for name in kind.__struct_encode_fields__})
 
 
-_KINDS = sorted(
-    str(kind.__struct_config__.tag) for union in (WorkloadSpec, Lengths, Arrivals) for kind in union.__args__
-)
-_KNOWN = _fields(Plan, ModelSource, Generation, Variant, Settings, TimeLimits, Slos, *WorkloadSpec.__args__)
+def _choices_at(at: At) -> list[str]:
+    """What may stand at a place where only some values may."""
+    if at[-1:] == ("kind",) and "variants" not in at:
+        parts = {"prompt_tokens": Lengths, "new_tokens": Lengths, "arrivals": Arrivals}
+        union: Any = parts.get(str(at[-2]), WorkloadSpec) if len(at) > 1 else WorkloadSpec
+        return sorted(str(kind.__struct_config__.tag) for kind in union.__args__)
+    hints = {name: hint for kind in _STRUCTS for name, hint in get_type_hints(kind).items()}
+    return [str(choice) for choice in _literals(hints.get(str(at[-1])))] if at else []
+
+
+def _literals(hint: Any) -> list[Any]:
+    """The values of all ``Literal`` in a type."""
+    if get_origin(hint) is Literal:
+        return list(get_args(hint))
+    return [value for part in get_args(hint) for value in _literals(part)]
+
+
+_PARTS = (*WorkloadSpec.__args__, *Lengths.__args__, *Arrivals.__args__, SharedPrefix)
+_STRUCTS = (*_PARTS, Plan, ModelSource, Generation, Settings, TimeLimits, Slos, Variant)
+_KNOWN = _fields(*_STRUCTS)
 
 
 def syntax_error(message: str, text: str) -> str:

@@ -22,7 +22,7 @@ Order = Literal["interleaved", "by_stage", "random"]
 class Generation(Struct, forbid_unknown_fields=True, frozen=True):
     """How tokens are chosen and what ends a request before its limit."""
 
-    end_token: int | Literal["none", "model"] = "none"
+    end_token: Annotated[int, Meta(ge=0)] | Literal["none", "model"] = "none"
     """``none``: requests run to their limit, so that every run does the same work. ``model``: the model's own."""
     do_sample: bool = False
     temperature: Annotated[float, Meta(gt=0)] | None = None

@@ -44,7 +44,7 @@ class Settings(Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=Tr
     default_compile_level: Annotated[int, Meta(ge=0, le=3)] | UnsetType = UNSET
     scheduler_type: Literal["fifo", "prefill_first"] | UnsetType = UNSET
     safety_margin: Share | UnsetType = UNSET
-    seed: int | UnsetType = UNSET
+    seed: Annotated[int, Meta(ge=0, lt=1 << 32)] | UnsetType = UNSET
     auto_switch_to_flash: bool | UnsetType = UNSET
     cpu_offload_space: Annotated[float, Meta(ge=0)] | UnsetType = UNSET
     cpu_offload_space_safety_threshold: Share | UnsetType = UNSET
