@@ -115,10 +115,12 @@ def test_empirical_lengths_come_from_the_file(tmp_path: Path) -> None:
         ("", None, "holds no numbers"),
         ("id,tokens\na,8\n", "token", "line 1 has no column 'token'"),
         ("id,tokens\na,-8\n", "tokens", "line 2: '-8'"),
+        ("10000001\n", None, "line 1: '10000001'"),
+        ("\u20ac", None, "not a text in UTF-8"),
     ],
 )
 def test_a_bad_file_of_lengths_is_refused_by_line(tmp_path: Path, text: str, column: str | None, words: str) -> None:
-    (tmp_path / "lengths").write_text(text)
+    (tmp_path / "lengths").write_text(text, encoding="cp1252")
     with pytest.raises(SpecError, match=words):
         draw(Empirical(file="lengths", column=column), 10, tmp_path)
 
@@ -146,6 +148,36 @@ def test_gamma_gaps_have_the_rate_and_the_burstiness(burstiness: float, variatio
     gaps = np.diff(draw_instants(Gamma(per_s=10, burstiness=burstiness), 20_000, random_source(1))) / 1e9
     assert gaps.mean() == pytest.approx(0.1, rel=0.05)
     assert gaps.std() / gaps.mean() == pytest.approx(variation, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "arrivals",
+    [
+        Constant(per_s=1e-9),
+        Poisson(per_s=1e-9),
+        Gamma(per_s=1e-9, burstiness=0.001),
+        Bursts(size=1, every_s=86400),
+    ],
+)
+def test_arrivals_over_more_than_a_year_are_refused(arrivals: Arrivals) -> None:
+    with pytest.raises(SpecError, match="more than a year") as caught:
+        built(synthetic(requests=400, arrivals=arrivals))
+    assert caught.value.at == ("arrivals",)
+
+
+def test_a_replay_over_more_than_a_year_is_refused(tmp_path: Path) -> None:
+    line = '{"timestamp": %s, "input_length": 4, "output_length": 4, "hash_ids": [1]}\n'
+    (tmp_path / "trace.jsonl").write_text(line % 0 + line % 1000)
+    assert built(ReplaySpec(file="trace.jsonl", speed=1e-6), folder=tmp_path).span_ns == 10**15
+    with pytest.raises(SpecError, match="raise speed"):
+        built(ReplaySpec(file="trace.jsonl", speed=1e-300), folder=tmp_path)
+    with pytest.raises(SpecError, match="lower length_scale"):
+        built(ReplaySpec(file="trace.jsonl", length_scale=1e6 * 5), folder=tmp_path)
+
+
+def test_groups_without_requests_cost_nothing() -> None:
+    few = built(synthetic(prefix=SharedPrefix(rate=1, tokens=10, groups=20)))
+    assert built(synthetic(prefix=SharedPrefix(rate=1, tokens=10, groups=1_000_000))).requests == few.requests
 
 
 def test_constant_and_bursts_are_exact() -> None:

@@ -7,9 +7,13 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta, Struct
 
+from cbtrace.recorder.experiments.spec_error import SpecError
+
 NS_PER_S = 1_000_000_000
 
-Rate = Annotated[float, Meta(gt=0, le=1_000_000)]
+LONGEST_S = 366 * 86400
+"""Between the first arrival and the last."""
+Rate = Annotated[float, Meta(ge=1e-9, le=1_000_000)]
 """Requests a second."""
 
 
@@ -33,7 +37,7 @@ class Gamma(Struct, tag_field="kind", tag="gamma", forbid_unknown_fields=True, f
     """Gamma-distributed gaps. ``burstiness`` is the shape: 1 is a Poisson process, less is burstier."""
 
     per_s: Rate
-    burstiness: Annotated[float, Meta(gt=0, le=1000)]
+    burstiness: Annotated[float, Meta(ge=0.001, le=1000)]
 
 
 class Bursts(Struct, tag_field="kind", tag="bursts", forbid_unknown_fields=True, frozen=True):
@@ -47,7 +51,18 @@ Arrivals = AtOnce | Constant | Poisson | Gamma | Bursts
 
 
 def draw_instants(arrivals: Arrivals, count: int, random: np.random.RandomState) -> list[int]:
-    """Draw ``count`` instants in nanoseconds from the start of the workload, in order. The first is 0."""
+    """Draw ``count`` instants in nanoseconds from the start of the workload, in order. The first is 0.
+
+    Raises:
+        SpecError: the last one would come after more than a year.
+    """
+    instants = _instants(arrivals, count, random)
+    if instants and instants[-1] > LONGEST_S * NS_PER_S:
+        raise SpecError("The last request would arrive after more than a year: raise the rate.", at=("arrivals",))
+    return instants
+
+
+def _instants(arrivals: Arrivals, count: int, random: np.random.RandomState) -> list[int]:
     if isinstance(arrivals, AtOnce):
         return [0] * count
     if isinstance(arrivals, Constant):

@@ -12,7 +12,8 @@ from msgspec import Meta, Struct
 
 from cbtrace.recorder.experiments.spec_error import SpecError
 
-Tokens = Annotated[int, Meta(ge=1, le=10_000_000)]
+MOST_TOKENS = 10_000_000
+Tokens = Annotated[int, Meta(ge=1, le=MOST_TOKENS)]
 
 
 class Fixed(Struct, tag_field="kind", tag="fixed", forbid_unknown_fields=True, frozen=True):
@@ -132,6 +133,8 @@ def read_numbers(lengths: Empirical, folder: Path) -> list[int]:
             f"{lengths.file} cannot be read ({error.strerror}): name a file that exists, relative to the plan.",
             at=("file",),
         ) from error
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{lengths.file} is not a text in UTF-8: name another file.", at=("file",)) from error
     except (ValueError, csv.Error) as error:
         raise SpecError(f"{lengths.file}, {error}", at=("file",)) from error
 
@@ -159,6 +162,8 @@ def _whole(text: str, line: int) -> int:
         value = int(text)
     except ValueError:
         value = 0
-    if value < 1:
-        raise ValueError(f"line {line}: {text[:40]!r} is no number of tokens: write a whole number above 0.")
+    if not 1 <= value <= MOST_TOKENS:
+        raise ValueError(
+            f"line {line}: {text[:40]!r} is no number of tokens: write a whole number from 1 to {MOST_TOKENS}."
+        )
     return value

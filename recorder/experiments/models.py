@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from cbtrace.recorder.errors import RecordError
 from cbtrace.recorder.experiments.model_source import ModelSource, Shape, folder_of, shape_of, vocabulary_of
 from cbtrace.recorder.experiments.plan_spec import Generation
 from cbtrace.recorder.experiments.prompts import Encode
+from cbtrace.recorder.experiments.spec_error import SpecError
 from cbtrace.traces.errors import declare
 from cbtrace.traces.schema import Severity
 
@@ -75,32 +77,56 @@ def _pretrained(model: ModelSource, plan_folder: Path, dtype: Any) -> Any:
 
 
 def vocabulary_size(model: ModelSource, plan_folder: Path) -> int:
-    """How many token ids the model has, without loading its weights."""
+    """How many token ids the model has, without loading its weights.
+
+    Raises:
+        SpecError: there is no configuration that tells.
+    """
     known = vocabulary_of(model, plan_folder)
     if known is not None:
         return known
     from transformers import AutoConfig
 
     folder = folder_of(model, plan_folder)
-    if folder is not None:
-        config = AutoConfig.from_pretrained(str(folder), local_files_only=True)
-    else:
-        config = AutoConfig.from_pretrained(model.source, revision=model.revision)
-    return int(config.get_text_config().vocab_size)
+    try:
+        if folder is not None:
+            config = AutoConfig.from_pretrained(str(folder), local_files_only=True)
+        else:
+            config = AutoConfig.from_pretrained(model.source, revision=model.revision)
+        return int(config.get_text_config().vocab_size)
+    except (OSError, ValueError, AttributeError) as error:
+        raise SpecError(
+            f"The configuration of {model.source} cannot be loaded: check its name, its revision and the network.",
+            at=("model", "source"),
+        ) from error
 
 
 def load_encoder(model: ModelSource, plan_folder: Path) -> Encode | None:
-    """The model's tokenizer as a function from text to token ids; ``None`` for models that have none."""
+    """The model's tokenizer as a function from text to token ids; ``None`` for models that have none.
+
+    It is loaded for the first text: a model without one can be sent prompts of token ids. The function raises
+    :class:`SpecError` when it cannot be loaded.
+    """
     if shape_of(model) is not None:
         return None
-    from transformers import AutoTokenizer
 
-    folder = folder_of(model, plan_folder)
-    if folder is not None:
-        tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-    else:
-        tokenizer = AutoTokenizer.from_pretrained(model.source, revision=model.revision)
-    return lambda text: [int(token) for token in tokenizer(text)["input_ids"]]
+    @cache
+    def tokenizer() -> Any:
+        from transformers import AutoTokenizer
+
+        folder = folder_of(model, plan_folder)
+        try:
+            if folder is not None:
+                return AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+            return AutoTokenizer.from_pretrained(model.source, revision=model.revision)
+        except (OSError, ValueError, ImportError) as error:
+            raise SpecError(
+                f"A prompt is a text, and no tokenizer of {model.source} can be loaded: "
+                "use a model that has one, or write token ids.",
+                at=("file",),
+            ) from error
+
+    return lambda text: [int(token) for token in tokenizer()(text)["input_ids"]]
 
 
 def generation_config(generation: Generation, model: Any) -> Any:

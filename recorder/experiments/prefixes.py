@@ -20,7 +20,7 @@ class SharedPrefix(Struct, forbid_unknown_fields=True, frozen=True):
     rate: Annotated[float, Meta(ge=0, le=1)]
     """Share of the requests that begin with a common prefix; rounded to whole requests."""
     tokens: Tokens
-    groups: Annotated[int, Meta(ge=1)] = 1
+    groups: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
     """How many different prefixes there are; requests take them in turn."""
 
 

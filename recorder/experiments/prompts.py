@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from cbtrace.recorder.experiments.lengths import MOST_TOKENS
 from cbtrace.recorder.experiments.spec_error import SpecError
 
 Encode = Callable[[str], list[int]]
@@ -66,8 +67,8 @@ def _prompt(line: bytes, where: str, vocabulary: int, encode: Encode | None) -> 
         entry = msgspec.json.decode(line, type=PromptLine)
     except msgspec.MsgspecError as error:
         raise SpecError(f'{where}: {error}; write lines such as {{"text": "..."}}.', at=("file",)) from error
-    if entry.new_tokens is not None and entry.new_tokens < 1:
-        raise SpecError(f"{where}: new_tokens must be 1 at least.", at=("file",))
+    if entry.new_tokens is not None and not 1 <= entry.new_tokens <= MOST_TOKENS:
+        raise SpecError(f"{where}: new_tokens must be a number from 1 to {MOST_TOKENS}.", at=("file",))
     if entry.tokens is not None:
         outside = [token for token in entry.tokens if not 0 <= token < vocabulary]
         if outside:

@@ -57,6 +57,8 @@ def read_recorded(file: str, folder: Path, layout: Layout | None, count: int | N
     except OSError as error:
         text = f"{file} cannot be read ({error.strerror}): name a file that exists, relative to the plan."
         raise SpecError(text, at=("file",)) from error
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{file} is not a text in UTF-8: name another file.", at=("file",)) from error
     except (ValueError, csv.Error) as error:
         raise SpecError(f"{file}, {error}", at=("file",)) from error
     if not requests:
@@ -125,7 +127,7 @@ def _clock(text: str, line: int) -> int:
 
 
 class _MooncakeLine(msgspec.Struct):
-    timestamp: Annotated[float, msgspec.Meta(ge=0)]
+    timestamp: Annotated[float, msgspec.Meta(ge=0, le=1e15)]
     input_length: Annotated[int, msgspec.Meta(ge=1)]
     output_length: Annotated[int, msgspec.Meta(ge=0)]
     hash_ids: list[int]

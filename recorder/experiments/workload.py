@@ -3,7 +3,7 @@
 >>> spec = SyntheticSpec(requests=8, prompt_tokens=Uniform(low=16, high=64), new_tokens=Fixed(tokens=32))
 >>> workload = build_workload(spec, seed=1, vocabulary=512)
 >>> [len(request.prompt) for request in workload.requests]
-[47, 27, 60, 16, 53, 31, 26, 16]
+[52, 33, 55, 35, 27, 26, 35, 33]
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta, Struct
 
-from cbtrace.recorder.experiments.arrivals import NS_PER_S, Arrivals, AtOnce, draw_instants
-from cbtrace.recorder.experiments.lengths import Lengths, Tokens, check_lengths, draw_lengths
+from cbtrace.recorder.experiments.arrivals import LONGEST_S, NS_PER_S, Arrivals, AtOnce, draw_instants
+from cbtrace.recorder.experiments.lengths import MOST_TOKENS, Lengths, Tokens, check_lengths, draw_lengths
 from cbtrace.recorder.experiments.prefixes import SharedPrefix, assign_groups
 from cbtrace.recorder.experiments.prompts import Encode, random_source, random_tokens, read_prompts
 from cbtrace.recorder.experiments.replay import MOONCAKE_BLOCK_TOKENS, Layout, RecordedRequest, read_recorded
@@ -157,7 +157,7 @@ def _synthetic(spec: SyntheticSpec, seed: int, vocabulary: int, folder: Path) ->
     new_tokens = _lengths(spec.new_tokens, "new_tokens", count, seed, folder)
     instants = draw_instants(spec.arrivals, count, random_source(seed, "arrivals"))
     groups = assign_groups(spec.prefix, count, random_source(seed, "prefix"))
-    prefixes = _prefixes(spec.prefix, seed, vocabulary)
+    prefixes = _prefixes(spec.prefix, set(groups), seed, vocabulary)
     requests = []
     for number, (length, limit, at_ns, group) in enumerate(
         zip(prompt_tokens, new_tokens, instants, groups, strict=True)
@@ -168,11 +168,12 @@ def _synthetic(spec: SyntheticSpec, seed: int, vocabulary: int, folder: Path) ->
     return requests
 
 
-def _prefixes(prefix: SharedPrefix | None, seed: int, vocabulary: int) -> list[list[int]]:
+def _prefixes(prefix: SharedPrefix | None, groups: set[int], seed: int, vocabulary: int) -> dict[int, list[int]]:
+    """The common prefix of each group that has requests."""
     if prefix is None:
-        return []
-    sources = [random_source(seed, "prefix", group) for group in range(prefix.groups)]
-    return [random_tokens(prefix.tokens, vocabulary, source) for source in sources]
+        return {}
+    sources = {group: random_source(seed, "prefix", group) for group in groups if group >= 0}
+    return {group: random_tokens(prefix.tokens, vocabulary, source) for group, source in sources.items()}
 
 
 def _lengths(lengths: Lengths, name: str, count: int, seed: int, folder: Path) -> list[int]:
@@ -196,6 +197,7 @@ def _from_prompts(
 
 def _replayed(spec: ReplaySpec, seed: int, vocabulary: int, folder: Path) -> list[PlannedRequest]:
     recorded = read_recorded(spec.file, folder, spec.layout, spec.requests)
+    _check_recorded(recorded, spec)
     start = recorded[0].at_ns
     block_tokens = max(1, round(MOONCAKE_BLOCK_TOKENS * spec.length_scale))
     blocks: dict[int, list[int]] = {}
@@ -210,6 +212,22 @@ def _replayed(spec: ReplaySpec, seed: int, vocabulary: int, folder: Path) -> lis
         limit = _scaled(request.new_tokens, spec.length_scale, spec.max_new_tokens)
         requests.append(PlannedRequest(_id(number), prompt, limit, round((request.at_ns - start) / spec.speed)))
     return _with_prefixes(requests, recorded, block_tokens)
+
+
+def _check_recorded(recorded: list[RecordedRequest], spec: ReplaySpec) -> None:
+    """Refuse what no engine could be sent: requests of more than a year, or longer than any context."""
+    if (recorded[-1].at_ns - recorded[0].at_ns) / NS_PER_S / spec.speed > LONGEST_S:
+        raise SpecError("The last request would arrive after more than a year: raise speed.", at=("speed",))
+    longest = {
+        "max_prompt_tokens": max(request.prompt_tokens for request in recorded),
+        "max_new_tokens": max(request.new_tokens for request in recorded),
+    }
+    for name, tokens in longest.items():
+        if tokens * spec.length_scale > MOST_TOKENS and getattr(spec, name) is None:
+            raise SpecError(
+                f"A request would have more than {MOST_TOKENS} tokens: lower length_scale, or give {name}.",
+                at=("length_scale",),
+            )
 
 
 def _with_prefixes(
