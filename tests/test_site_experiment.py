@@ -223,6 +223,13 @@ def test_correctness_counts_all_runs_and_names_the_first_difference() -> None:
     assert section.title.endswith("351 of 357 have the tokens of static batching. Rounding.")
 
 
+def test_static_batching_that_repeats_itself_is_not_counted_as_equal() -> None:
+    lab = Lab().baseline(equal=0, remark="Rounding.").add("static", kind="static", changes={"batching": "static"})
+    title = correctness_section(lab.joined(), WORDS).title
+    assert title.startswith("240 of 240 requests completed")
+    assert title.endswith(" 0 of 120 have the tokens of static batching. Rounding.")
+
+
 def test_charts_hold_every_run_and_mark_failures_and_predictions_apart() -> None:
     lab = Lab().baseline().add("v", Values(throughput=1200), changes={"num_blocks": 2000}, stage=3)
     lab.add("guess", Values(predicted=True), changes={"num_blocks": 4000}, stage=3, repeats=1)

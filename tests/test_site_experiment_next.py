@@ -130,6 +130,19 @@ def test_every_kind_of_failure_is_put_back(kind: str) -> None:
     assert only(lab, "put_back").numbers["kind"] == kind
 
 
+def test_a_size_that_was_held_as_the_engine_had_chosen_it_is_what_did_not_fit() -> None:
+    lab = plain().add("small", repeats=0, changes={"max_batch_tokens": 64}).fail("small", "oom", "cache creation", 2)
+    assert only(lab, "put_back").changes[0].setting == "max_batch_tokens", "nothing was held"
+    lab.variants[-1].pinned = ["num_blocks"]
+    for run in lab.runs[-2:]:
+        run.settings = {"max_batch_tokens": 64, "num_blocks": 1000}
+    step = only(lab, "pinned")
+    assert (step.numbers["pins"], step.numbers["parent"], step.numbers["failed"]) == ("num_blocks=1000", "baseline", 2)
+    assert "put_back" not in rules(lab)
+    lab.runs[0].settings = {"num_blocks": 1000}
+    assert "put_back" in rules(lab), "the plan asked for it: it is no size that filled the memory"
+
+
 def test_a_run_that_somebody_cancelled_is_no_failure() -> None:
     lab = plain().add("v", FAST, changes={"num_blocks": 1}).fail("v", "cancelled", "generation")
     assert rules(lab) == []
@@ -208,6 +221,15 @@ def test_single_runs_are_repeated_to_the_least_that_tells() -> None:
     lab = plain().add("v", FAST, changes={"max_batch_tokens": 64}, repeats=1)
     step = only(lab, "least")
     assert (step.numbers["more"], step.numbers["rival_more"], step.seconds) == (2, 0, 20.0)
+
+
+def test_two_runs_a_side_are_repeated_until_the_clearest_number_tells() -> None:
+    two = [Values(throughput=1000, ttft_p95=100), Values(throughput=1060, ttft_p95=101)]
+    lab = Lab().baseline(two, repeats=2)
+    lab.add("v", [Values(1005, 60), Values(1050, 61)], changes={"max_batch_tokens": 64}, repeats=2)
+    step = settling_step(lab.verdict("v"))
+    assert lab.verdict("v").rule == "few_runs" and step is not None
+    assert (step.rule, step.key, step.numbers["more"]) == ("repeats", "ttft_ms.p95", 1), "throughput never would"
 
 
 def test_runs_that_are_planned_anyway_are_not_asked_for() -> None:

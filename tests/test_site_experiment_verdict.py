@@ -123,6 +123,25 @@ def test_the_line_has_size_direction_and_interval_of_what_decided() -> None:
     assert re.match(r"Generated throughput is \+20\s% faster \(\+\d+\s% to \+\d+\s%\), beyond noise", line), line
 
 
+def test_too_few_runs_have_a_change_and_no_interval() -> None:
+    words = load_words("en")
+    for repeats, shown in ((2, False), (3, True)):
+        lab = Lab().baseline(repeats=repeats).add("v", BETTER, changes={"max_batch_tokens": 1024}, repeats=repeats)
+        runs = lab.joined()
+        row = next(row for row in verdict_rows(runs, verdicts(runs), words) if row.name == "v")
+        assert all(cell.change for cell in row.cells)
+        assert [bool(cell.interval) for cell in row.cells] == [shown] * len(row.cells)
+
+
+def test_a_failure_by_a_size_that_was_held_is_told_as_such() -> None:
+    lab = plain().add("v", repeats=0, changes={"max_batch_tokens": 64}).fail("v", "oom", "cache creation")
+    lab.variants[-1].pinned = ["num_blocks"]
+    lab.runs[-1].settings = {"num_blocks": 1000}
+    runs = lab.joined()
+    row = next(row for row in verdict_rows(runs, verdicts(runs), load_words("en")) if row.name == "v")
+    assert row.word == "do_not_adopt" and any("holds num_blocks at 1000, which baseline" in note for note in row.notes)
+
+
 def test_correctness_beats_slos_and_slos_beat_speed() -> None:
     fast = Values(throughput=5000, ttft_p95=1500)
     lab = plain().add("v", fast, changes={"max_batch_tokens": 1024})

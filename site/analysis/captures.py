@@ -1,4 +1,4 @@
-"""Captures of CUDA graphs: those of the warm-up, which is a phase of its own, and those that requests had to wait for."""
+"""Captures of CUDA graphs: those of the warm-up, which is a phase of its own, and those that requests waited for."""
 
 from __future__ import annotations
 

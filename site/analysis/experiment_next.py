@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 from cbtrace.site.analysis.experiment import ExperimentRuns, Variant
 from cbtrace.site.analysis.experiment_edges import edges
-from cbtrace.site.analysis.experiment_effects import THROUGHPUT, runs_to_tell
+from cbtrace.site.analysis.experiment_effects import MOST_RUNS, SPEED, THROUGHPUT, runs_to_tell
 from cbtrace.site.analysis.experiment_failures import BEFORE, usual_failure
 from cbtrace.site.analysis.experiment_slos import latency_limits, slos_of
 from cbtrace.site.analysis.experiment_step import Change, Numbers, Step
-from cbtrace.site.analysis.experiment_variables import BATCHING, value_of_setting
+from cbtrace.site.analysis.experiment_variables import BATCHING, automatic_pins, value_of_setting
 from cbtrace.site.analysis.experiment_verdict import Verdict, compared
 from cbtrace.site.analysis.noise import LEAST_RUNS
 
@@ -62,6 +62,9 @@ def _put_back(runs: ExperimentRuns) -> Iterator[Step]:
         changes = last_changes(runs, variant)
         if phase == BEFORE:
             yield Step("again", variant, numbers, len(variant.failed) * variant.seconds)
+        elif (kind, phase) == ("oom", "cache_creation") and (pins := automatic_pins(runs, variant)):
+            numbers |= {"pins": ", ".join(f"{name}={value}" for name, value in pins), "parent": variant.entry.based_on}
+            yield Step("pinned", variant, numbers)
         elif changes:
             yield Step("put_back", variant, numbers, changes=changes)
         else:
@@ -124,15 +127,15 @@ def settling_step(verdict: Verdict) -> Step | None:
         return Step("slo_repeats", variant, {"more": more}, more * variant.seconds, slo=check.slo)
     if rival is None or verdict.rule not in ("few_runs", "undecided"):
         return None
-    key = verdict.grounds.effect.key if verdict.grounds.effect is not None else THROUGHPUT
-    ours, theirs = variant.values(key), rival.values(key)
-    wanted = runs_to_tell(theirs, ours, key)
+    keys = SPEED if verdict.grounds.effect is None else (verdict.grounds.effect.key,)
+    found = [(runs_to_tell(rival.values(key), variant.values(key), key), key) for key in keys]
+    wanted, key = min(found, key=lambda it: it[0] or MOST_RUNS + 1)
     if wanted is None:
-        return Step("beyond_reach", variant, key=key) if ours and theirs else None
+        return Step("beyond_reach", variant, key=key) if variant.values(key) and rival.values(key) else None
     more, more_rival = (max(0, wanted - len(side.measured) - len(side.left)) for side in (variant, rival))
     if not more and not more_rival:
         return Step("planned", variant)
-    rule = "least" if verdict.rule == "few_runs" else "repeats"
+    rule = "least" if min(len(variant.measured), len(rival.measured)) < 2 else "repeats"
     numbers: Numbers = {"more": more, "rival_more": more_rival, "rival": rival.name}
     return Step(rule, variant, numbers, more * variant.seconds + more_rival * rival.seconds, key=key)
 

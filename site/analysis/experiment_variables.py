@@ -100,6 +100,18 @@ def as_number(value: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
+def automatic_pins(runs: ExperimentRuns, variant: Variant) -> list[tuple[str, str]]:
+    """Settings that a variant holds at the value which its parent's engine had worked out from free memory.
+
+    Each with that value. What the plan itself gives the parent is no such setting.
+    """
+    parent = runs.parent(variant)
+    if parent is None:
+        return []
+    asked = {name for run in parent.runs for name in run.entry.settings} | set(parent.entry.changes)
+    return [(name, value_of_setting(variant, name)) for name in variant.entry.pinned if name not in asked]
+
+
 def followers(parent: Variant, variant: Variant) -> list[ComparedSetting]:
     """Settings that the engine resolved to another value than for the parent, though the plan did not change them."""
     found = compare_conditions(parent.conditions, variant.conditions).settings if _both_ran(parent, variant) else []

@@ -118,7 +118,7 @@ def _answers(
     lines = [("correctness", correctness.title, "correctness")]
     for word in WORDS_OF_VERDICTS:
         names = [verdict.variant.name for verdict in verdicts if verdict.word == word]
-        shown = ", ".join(names[:8]) or words("experiment.answer.none")
+        shown = "; ".join(names[:8]) or words("experiment.answer.none")
         more = words("experiment.answer.more", count=len(names) - 8) if len(names) > 8 else ""
         lines.append((word, f"{shown} {more}".strip(), "verdicts"))
     lines.append(("next", steps[0].text if steps else words("experiment.next.nothing"), "next"))

@@ -51,12 +51,13 @@ def _title(runs: ExperimentRuns, words: Words) -> str:
     if not checked:
         return words("experiment.correct.none")
     complete, requests = sum(it.complete for it in checked), sum(it.requests for it in checked)
-    compared, equal = sum(it.compared for it in checked), sum(it.equal for it in checked)
+    continuous = [found for it in runs.variants if it.entry.kind != "static" for found in _checked(it)]
+    compared, equal = sum(it.compared for it in continuous), sum(it.equal for it in continuous)
     values = {name: formats.number(value) for name, value in (("complete", complete), ("requests", requests))}
     if not compared:
         return words("experiment.correct.uncompared", **values)
     values |= {"equal": formats.number(equal), "compared": formats.number(compared)}
-    reasons = {it.remark for it in checked if it.equal < it.compared}
+    reasons = {it.remark for it in continuous if it.equal < it.compared}
     reason = f" {reasons.pop()}" if len(reasons) == 1 else ""
     return f"{words('experiment.correct.title', **values)}{reason}".rstrip()
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from cbtrace.site import formats
 from cbtrace.site.analysis.experiment_effects import Effect
 from cbtrace.site.analysis.experiment_slos import FAILURES, Slo
+from cbtrace.site.analysis.noise import LEAST_RUNS
 from cbtrace.site.analysis.run_values import RUN_VALUES, RunValue
 from cbtrace.site.pages.headline import metric_text, shown_unit
 from cbtrace.site.words import Words
@@ -81,9 +82,9 @@ def signed_share(effect: Effect) -> str:
 
 
 def interval_text(effect: Effect, words: Words) -> str:
-    """The interval of the change; empty where there is none."""
+    """The interval of the change; empty where there is none, or where too few runs make it wider than any change."""
     found = effect.judgement
-    if found.low is None or found.high is None:
+    if found.low is None or found.high is None or found.runs_a + found.runs_b < LEAST_RUNS:
         return ""
     low, high = found.relative(found.low), found.relative(found.high)
     if low is None or high is None:

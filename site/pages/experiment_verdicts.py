@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cbtrace.site.analysis.experiment import ExperimentRuns, Variant, planned_text
 from cbtrace.site.analysis.experiment_next import settling_step
 from cbtrace.site.analysis.experiment_slos import SloCheck, latency_limits, slos_of
-from cbtrace.site.analysis.experiment_variables import BATCHING, followers
+from cbtrace.site.analysis.experiment_variables import BATCHING, automatic_pins, followers
 from cbtrace.site.analysis.experiment_verdict import Verdict, compared, differing
 from cbtrace.site.pages.compare import comparison_path
 from cbtrace.site.pages.experiment_effects import (
@@ -164,6 +164,9 @@ def _notes(runs: ExperimentRuns, verdict: Verdict, by_name: Mapping[str, Verdict
         for moved in followers(parent, variant):
             values = {"name": moved.name, "before": moved.resolved_a, "after": moved.resolved_b}
             yield words("experiment.note.followed", parent=parent.name, **values)
+    if verdict.rule == "failed" and verdict.grounds.numbers["phase"] == "cache_creation":
+        for name, value in automatic_pins(runs, variant):
+            yield words("experiment.note.pinned", name=name, value=value, parent=variant.entry.based_on)
     if variant.entry.together:
         yield words("experiment.note.together")
     elif verdict.likeness is not None and parent is not verdict.rival and len(verdict.likeness.variables) > 1:
