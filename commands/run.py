@@ -140,12 +140,17 @@ def _duration(seconds: float) -> str:
 
 def _show(plan: Plan, folder: Path, output: Path | None) -> None:
     from cbtrace.recorder.experiments.estimate import estimate
+    from cbtrace.recorder.experiments.experiment_folder import check_runs
     from cbtrace.recorder.experiments.runner import new_experiment
     from cbtrace.recorder.experiments.stages import plan_digest
     from cbtrace.traces.experiment import read_experiment
 
     found = read_experiment(output) if output is not None and output.is_dir() else None
-    experiment = found if found is not None and found.plan_digest == plan_digest(plan) else new_experiment(plan)
+    if output is not None and found is not None and found.plan_digest == plan_digest(plan):
+        check_runs(found, plan, output)
+        experiment = found
+    else:
+        experiment = new_experiment(plan)
     for line in _plan_lines(experiment):
         typer.echo(line)
     expected = estimate(experiment, _spans(plan, folder), plan.time_limits.run_s)

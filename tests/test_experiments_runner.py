@@ -318,6 +318,48 @@ def test_what_is_no_duration_is_refused(given: str) -> None:
         parse_duration(given)
 
 
+def test_a_full_disk_is_told_and_leaves_what_was_there(tmp_path: Path) -> None:
+    folder = tmp_path / "x"
+    folder.mkdir()
+    write_experiment(new_experiment(parse_plan(plan(), tmp_path)), folder)
+    before = (folder / "experiment.json").read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(CbtraceError, match="the same command goes on") as caught:
+            run_plan(plan(), folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.slug == "output-unwritable"
+    assert (folder / "experiment.json").read_bytes() == before
+
+
+def test_runs_that_are_not_those_of_the_plan_are_refused(tmp_path: Path) -> None:
+    read = parse_plan(plan(), tmp_path)
+    changed = new_experiment(read)
+    changed.runs[0].variant = "nobody"
+    write_experiment(changed, tmp_path)
+    with pytest.raises(CbtraceError, match="does not hold the runs of its plan"):
+        Runner(read, tmp_path, tmp_path)
+
+
+def test_a_run_whose_trace_was_removed_is_repeated(tmp_path: Path) -> None:
+    read = parse_plan(plan(repeats=2), tmp_path)
+    found = new_experiment(read)
+    (tmp_path / "kept.cbt").touch()
+    for run, trace in zip(found.runs, ("removed.cbt", "kept.cbt"), strict=True):
+        run.status, run.trace = "done", trace
+    write_experiment(found, tmp_path)
+    assert [run.status for run in Runner(read, tmp_path, tmp_path).experiment.runs] == ["planned", "done"]
+
+
+def test_sampled_answers_are_never_compared(tmp_path: Path) -> None:
+    text = plan(STATIC).replace("[settings]", "[generation]\ndo_sample = true\n[settings]")
+    for run in run_plan(text, tmp_path / "x").runs:
+        assert run.correctness is not None and run.correctness.compared == 0
+        assert run.correctness.remark == "Tokens were not compared: they are sampled."
+
+
 def test_two_runners_do_not_share_a_folder(tmp_path: Path) -> None:
     folder, refused = tmp_path / "x", []
 

@@ -7,7 +7,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from cbtrace.recorder.experiments.plan_spec import Plan
+from cbtrace.recorder.experiments.stages import runs_of, variants_of
 from cbtrace.traces.errors import CbtraceError, UsageError, declare
+from cbtrace.traces.experiment import EXPERIMENT_FILE, Experiment, ExperimentError
 from cbtrace.traces.reader import Trace, open_trace
 from cbtrace.traces.schema import Severity
 
@@ -39,16 +42,18 @@ def working_in(folder: Path) -> Iterator[None]:
     """See to it that one runner at a time works in a folder; the system lets go of the lock when it dies.
 
     Raises:
-        CbtraceError: another one does.
+        CbtraceError: another one does, or nothing can be written there.
     """
-    for name in (RUNS, LOGS):
-        (folder / name).mkdir(exist_ok=True)
+    with writing_in(folder):
+        for name in (RUNS, LOGS):
+            (folder / name).mkdir(exist_ok=True)
     try:
         import fcntl
     except ImportError:  # No such lock on Windows.
         yield
         return
-    file = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+    with writing_in(folder):
+        file = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
     try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -60,6 +65,28 @@ def working_in(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(file)
+
+
+@contextlib.contextmanager
+def writing_in(folder: Path) -> Iterator[None]:
+    """Say in a sentence that something cannot be written: the disk is full, or the folder read-only."""
+    try:
+        yield
+    except OSError as error:
+        raise CbtraceError(
+            f"{folder} cannot be written ({error.strerror}): see to that, and the same command goes on.",
+            slug="output-unwritable",
+        ) from error
+
+
+def check_runs(experiment: Experiment, plan: Plan, folder: Path) -> None:
+    """Raise :class:`ExperimentError` when ``experiment.json`` does not hold the runs of its plan."""
+    planned = [(run.id, run.variant) for run in runs_of(plan, variants_of(plan))]
+    if [(run.id, run.variant) for run in experiment.runs] != planned:
+        raise ExperimentError(
+            f"{folder / EXPERIMENT_FILE} does not hold the runs of its plan, as if it was changed by hand: "
+            "name another folder with -o."
+        )
 
 
 def readable(path: Path) -> Trace | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from cbtrace.recorder.experiments.experiment_folder import writing_in
 from cbtrace.recorder.experiments.job import Job, Report
 from cbtrace.recorder.experiments.plan_spec import TimeLimits
 from cbtrace.traces.experiment import FailureKind, SubmitLag
@@ -79,7 +80,9 @@ class RunProcess:
         self._limits = limits
         self._on_report = on_report
         self._reports: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        with log.open("wb") as errors:
+        with writing_in(log.parent):
+            errors = log.open("wb")
+        with errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-u", "-m", "cbtrace.recorder.experiments.worker"],
                 stdin=subprocess.PIPE,
@@ -172,7 +175,8 @@ class RunProcess:
         assert self._process.stdout is not None
         with contextlib.suppress(ValueError, OSError):
             for line in self._process.stdout:
-                self._reports.put(line)
+                if line.endswith(b"\n"):  # Of a process that was killed the last line may be a part.
+                    self._reports.put(line)
         self._reports.put(None)
 
     def _explain(self, ending: Ending) -> None:
@@ -181,13 +185,20 @@ class RunProcess:
         if ending.done or ending.failure or ending.differing:
             return
         if code < 0:
-            name = signal.Signals(-code).name
+            name = _signal_name(-code)
             ending.failure = "killed"
             ending.text = f"Its process was ended by {name}"
             ending.text += ", as the system does when memory runs out." if name == "SIGKILL" else "."
         else:
             ending.failure = "error"
             ending.text = f"Its process ended with code {code} and said nothing; its log may tell more."
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # Most of the real-time signals have no name.
+        return f"signal {number}"
 
 
 def _take(report: Report, ending: Ending) -> None:

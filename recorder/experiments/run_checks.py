@@ -38,10 +38,10 @@ class RunChecks:
         reference = self._reference(run)
         if correctness is None:
             return
-        if self._variants[run.variant].kind == "static" and reference is None:
-            correctness.remark = "Other runs of this workload are compared with this one."
-        elif self._plan.generation.do_sample:
+        if self._plan.generation.do_sample:
             correctness.remark = "Tokens were not compared: they are sampled."
+        elif self._variants[run.variant].kind == "static" and reference is None:
+            correctness.remark = "Other runs of this workload are compared with this one."
         elif reference is None:
             correctness.remark = "Tokens were not compared: no run of static batching of this workload is done."
         else:

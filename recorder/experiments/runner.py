@@ -18,7 +18,15 @@ from pathlib import Path
 import msgspec
 
 from cbtrace.recorder.experiments.estimate import LEFT, longest_s, remaining_s
-from cbtrace.recorder.experiments.experiment_folder import LOGS, RUNS, make_folder, readable, working_in
+from cbtrace.recorder.experiments.experiment_folder import (
+    LOGS,
+    RUNS,
+    check_runs,
+    make_folder,
+    readable,
+    working_in,
+    writing_in,
+)
 from cbtrace.recorder.experiments.job import Job, Report
 from cbtrace.recorder.experiments.plan_spec import BASELINE, Plan
 from cbtrace.recorder.experiments.process import Ending, RunProcess
@@ -126,14 +134,17 @@ class Runner:
                 "name another folder, or take the changes back.",
                 slug="plan-changed",
             )
+        check_runs(found, self._plan, self.folder)
         for run in found.runs:
             again = run.status == "running" or (run.status == "skipped" and run.failure is None and _waits(run))
-            if again or (retry_failed and run.status == "failed"):
+            lost = run.status == "done" and not (self.folder / run.trace).is_file()
+            if again or lost or (retry_failed and run.status == "failed"):
                 _reset(run)
         return found
 
     def _save(self) -> None:
-        write_experiment(self.experiment, self.folder)
+        with writing_in(self.folder):
+            write_experiment(self.experiment, self.folder)
 
     def _progress(self, run: RunEntry, number: int, report: Report | None = None) -> Progress:
         return Progress(run, number, len(self.experiment.runs), remaining_s(self.experiment), report)
