@@ -22,6 +22,7 @@ from cbtrace.commands.record import record
 from cbtrace.commands.run import run as run_experiment
 from cbtrace.commands.serve import serve
 from cbtrace.commands.upgrade import upgrade
+from cbtrace.commands.whatif import whatif
 from cbtrace.commands.workload import workload
 
 # Typer's name for "the command line is wrong" moved between its releases; its public subclass did not.
@@ -42,6 +43,7 @@ app.command()(check)
 app.command()(export)
 app.command()(upgrade)
 app.command()(diff)
+app.command()(whatif)
 app.command()(build)
 app.command()(serve)
 app.command()(demo)

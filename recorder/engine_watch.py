@@ -287,7 +287,7 @@ class EngineWatch:
             adapter=adapter.name,
             verified=verified,
             requested=self.requested,
-            resolved=config_facts(config) | _effective(processor),
+            resolved=config_facts(config) | effective_settings(processor),
             model=model_facts(manager.model, paths=self._options.paths),
             generation=generation_facts(manager.generation_config, manager),
             kv=adapter.geometry,
@@ -369,7 +369,7 @@ class EngineWatch:
         self.sink.emit(Event(kind, t_ns, self._steps.next_index, duration_ns=duration_ns, text=text))
 
 
-def _effective(processor: Any) -> Facts:
+def effective_settings(processor: Any) -> Facts:
     """Settings that only the running engine knows: a scheduler without a margin of its own takes its class's."""
     scheduler = processor.scheduler
     return {

@@ -15,6 +15,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from cbtrace.recorder.engine_watch import effective_settings
+from cbtrace.recorder.model_facts import config_facts
 from cbtrace.recorder.whatif.settings import EngineSettings
 from cbtrace.traces.schema import Facts
 
@@ -134,12 +136,17 @@ class DryEngine:
     processor: Any
     is_async: bool
 
+    @property
+    def resolved(self) -> Facts:
+        """What the engine made of the settings that it chooses itself."""
+        config = config_facts(self.manager.continuous_batching_config)
+        return {key: config[key] for key in ("num_blocks", "max_batch_tokens")} | effective_settings(self.processor)
+
 
 def build_dry_engine(model: Facts, settings: EngineSettings) -> DryEngine:
     """Build the engine that would serve a model of these facts (:attr:`~cbtrace.traces.schema.Engine.model`).
 
-    Raises:
-        ReplayError: the installed engine refuses the settings.
+    What the engine raises at settings it refuses, or at a cache that does not fit, is passed on.
     """
     import torch
     from transformers import GenerationConfig, LlamaForCausalLM
@@ -151,8 +158,14 @@ def build_dry_engine(model: Facts, settings: EngineSettings) -> DryEngine:
     manager = api.ContinuousBatchingManager(stand_in, generation, settings.dry_config())
     manager.output_router = _NoOutput()
     manager.distributed_helper.set_tp_seed = lambda *_: None
-    inputs = DryAsyncInputs if settings.is_async else DryInputs
-    with _without_memory(settings), patch.object(api, "ContinuousBatchingIOs", inputs):
+    # What the engine reckons its memory with: neither is to be had here when the manager is made.
+    stand_in.config._attn_implementation = str(model["attention"])
+    manager.continuous_batching_config.use_async_batching = settings.is_async
+    with (
+        _without_memory(settings),
+        patch.object(api, "ContinuousBatchingIOs", DryInputs),
+        patch.object(api, "ContinuousBatchingAsyncIOs", DryAsyncInputs),
+    ):
         processor = manager._create_batch_processor()
     processor.use_async_batching = settings.is_async
     _dry_runner(processor, settings)
@@ -190,7 +203,7 @@ def _without_memory(settings: EngineSettings) -> Iterator[None]:
     offloading = import_module(f"{_PACKAGE}.offloading_manager")
     breakdown = (torch.device("cpu"), settings.device_bytes or _ROOMY, *settings.device_taken)
     torch_for_pool = _TorchWithoutPinning(torch)
-    memory = SimpleNamespace(available=settings.host_bytes or _ROOMY, total=settings.host_bytes or _ROOMY)
+    memory = SimpleNamespace(available=_ROOMY, total=_ROOMY)
     with (
         patch.object(cache, "get_device_and_memory_breakdown", lambda: breakdown),
         patch.object(offloading, "torch", torch_for_pool),

@@ -56,3 +56,33 @@ declare(
     "The recorded engine died of an error that a replay cannot meet, such as running out of memory.",
     "Record a run that goes to its end.",
 )
+declare(
+    "whatif-setting",
+    Severity.BROKEN,
+    "The effect of a setting cannot be told by a replay, or the engine refuses its value.",
+    "Change one of the settings that the message names, to a value that the engine takes.",
+)
+declare(
+    "whatif-unlike-runs",
+    Severity.BROKEN,
+    "The recordings are of different models, machines or versions, so that no one model of time holds for all of them.",
+    "Name recordings of one model on one machine.",
+)
+declare(
+    "predicted-unseen",
+    Severity.BROKEN,
+    "The prediction needs the time of something that no recording given shows, such as batches without CUDA graphs.",
+    "Add a recording that shows it: a time model is fitted to what was measured, and does not guess.",
+)
+declare(
+    "predicted-dead-end",
+    Severity.BROKEN,
+    "With the changed settings, the engine would come to where no request can be scheduled and none put off, and die.",
+    "Choose a larger KV cache, or send shorter requests.",
+)
+declare(
+    "predicted-does-not-fit",
+    Severity.BROKEN,
+    "By the engine's own memory model, the KV cache and its buffers do not fit on the recorded device.",
+    "Choose fewer blocks or batch tokens.",
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cbtrace.recorder.engine.classes import manager_class
 from cbtrace.recorder.supported import is_verified
 from cbtrace.recorder.whatif.errors import ReplayError
 from cbtrace.traces import Trace
@@ -57,6 +58,14 @@ def _check_kind(trace: Trace, name: str) -> None:
 
 
 def _check_version(trace: Trace, name: str) -> None:
+    try:
+        manager_class()
+    except ImportError as error:
+        raise ReplayError(
+            "Transformers with continuous batching is not installed here: "
+            'install the recorder\'s part with pip install "cbtrace[record]".',
+            slug="no-transformers",
+        ) from error
     recorded, installed = trace.header.fingerprint.get("software.transformers"), is_verified()[0]
     if recorded != installed:
         raise ReplayError(

@@ -8,10 +8,32 @@ from dataclasses import dataclass
 from typing import Any
 
 from cbtrace.recorder.facts import UNSET
+from cbtrace.recorder.whatif.errors import ReplayError
+from cbtrace.traces import Trace
 from cbtrace.traces.schema import Engine, Facts, Scalar
 
+_SIZING = frozenset({"max_batch_tokens", "block_size", "page_size"})
+"""What the engine's own choice of the number of blocks depends on."""
 _NOT_FOR_REPLAY = ("use_cuda_graph", "use_async_batching", "varlen_compile_config", "decode_compile_config")
 """These change how a batch is run, which a replay does not do; the order of calls is the replay's own."""
+
+
+CHANGEABLE: dict[str, type] = {
+    "num_blocks": int,
+    "block_size": int,
+    "page_size": int,
+    "max_batch_tokens": int,
+    "max_requests_per_batch": int,
+    "safety_margin": float,
+    "scheduler_type": str,
+    "allow_block_sharing": bool,
+    "use_async_batching": bool,
+    "use_cuda_graph": bool,
+    "q_padding_interval_size": int,
+    "kv_padding_interval_size": int,
+    "cpu_offload_space": float,
+}
+"""Settings whose effect a replay can tell, and of which type each is."""
 
 
 @dataclass(frozen=True)
@@ -22,16 +44,39 @@ class EngineSettings:
     device_bytes: int = 0
     device_taken: tuple[int, int] = (0, 0)
     """Reserved and allocated on the device before the cache was made."""
-    host_bytes: int = 0
 
     @classmethod
-    def of(cls, engine: Engine, **memory: Any) -> EngineSettings:
+    def of(cls, engine: Engine) -> EngineSettings:
         """The settings that an engine was recorded with."""
-        return cls(dict(engine.resolved), **memory)
+        return cls(dict(engine.resolved))
 
-    def with_changes(self, changes: Mapping[str, Scalar]) -> EngineSettings:
-        """The same with other values for some."""
-        return dataclasses.replace(self, facts=self.facts | dict(changes))
+    def changed(self, trace: Trace, changes: Mapping[str, Scalar]) -> EngineSettings:
+        """These with other values for some, on the device of the trace.
+
+        What the engine chose by itself stays as it chose it, except what it would choose anew: the safety margin of
+        another scheduler, and the number of blocks where it depends on what changes and the device's memory is known.
+
+        Raises:
+            ReplayError: the effect of one of them cannot be told.
+        """
+        for key in changes:
+            if key not in CHANGEABLE or key not in self.facts:
+                known = ", ".join(name for name in CHANGEABLE if name in self.facts)
+                raise ReplayError(
+                    f"What another {key} would do cannot be told from a recording of this engine. "
+                    f"What can be changed: {known}.",
+                    slug="whatif-setting",
+                )
+        device = _device_before_cache(trace)
+        anew = {"safety_margin"} if "scheduler_type" in changes else set()
+        if device is not None and changes.keys() & _SIZING:
+            anew.add("num_blocks")
+        requested = trace.engines[0].requested
+        kept = {
+            key: value for key, value in self.facts.items() if key not in anew or requested.get(key, UNSET) != UNSET
+        }
+        total, *taken = device or (0, 0, 0)
+        return EngineSettings(kept | dict(changes), total, (taken[0], taken[1]))
 
     @property
     def is_async(self) -> bool:
@@ -60,3 +105,13 @@ class EngineSettings:
             if name in known and name not in _NOT_FOR_REPLAY and value != UNSET
         }
         return ContinuousBatchingConfig(**values, use_cuda_graph=False, use_async_batching=False)
+
+
+def _device_before_cache(trace: Trace) -> tuple[int, int, int] | None:
+    """Bytes of the device, reserved and allocated on it when the cache was about to be made; None when unknown."""
+    memory = trace.memory
+    if "model_loaded" not in memory.mark:
+        return None
+    row = memory.mark.index("model_loaded")
+    found = (int(memory.device_total[row]), int(memory.reserved[row]), int(memory.allocated[row]))
+    return found if min(found) >= 0 else None

@@ -1,0 +1,92 @@
+"""``cbtrace whatif``: what recorded requests would have met with other settings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cbtrace.commands.plain_text import plain
+
+if TYPE_CHECKING:
+    from cbtrace.commands.whatif_study import Study
+    from cbtrace.traces.schema import Scalar
+
+
+def whatif(
+    traces: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN.cbt [MORE.cbt...]",
+            help="Recording to change, and more that the times are learned from.",
+            show_default=False,
+        ),
+    ],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; repeatable.", show_default=False),
+    ] = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sweep", metavar="KEY=A,B,C", help="Try each value; with several, each combination.", show_default=False
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="OUT",
+            help="Keep the predicted trace; a folder with --sweep.",
+            show_default=False,
+        ),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that exist.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, with unrounded numbers.")] = False,
+) -> None:
+    """Predict other settings from a recording, without a GPU.
+
+    The engine's own scheduler is replayed with the recorded requests; how long its steps take is learned from the
+    recordings given, which must be of one model on one machine. First each recording is replayed with its own settings,
+    which must give the schedule that was recorded. With several recordings, each is predicted from the others to see by
+    how much predictions are off. A prediction says what to run next; it is never a measurement.
+
+    \b
+    Examples:
+      cbtrace whatif run.cbt --set num_blocks=96 --set safety_margin=0.0
+      cbtrace whatif run.cbt other.cbt --set max_batch_tokens=512 -o predicted.cbt
+      cbtrace whatif run.cbt other.cbt third.cbt --sweep num_blocks=48,64,96,128
+    """
+    from cbtrace.commands.progress import progress_bar
+    from cbtrace.commands.whatif_settings import combinations
+    from cbtrace.commands.whatif_study import study
+
+    changes = combinations(set_ or [], sweep or [])
+    with progress_bar("Predicting") as advance:
+        found = study(traces, changes, _outputs(changes, output, is_folder=bool(sweep)), overwrite, advance)
+    if as_json:
+        typer.echo(json.dumps(found.as_json(), indent=2, allow_nan=False))
+    else:
+        _print(found)
+    if all(prediction.refused for prediction in found.predictions):
+        raise typer.Exit(1)
+
+
+def _outputs(changes: list[dict[str, Scalar]], output: Path | None, *, is_folder: bool) -> list[Path | None]:
+    """Where each prediction goes; None is nowhere."""
+    from cbtrace.commands.output_file import writing
+
+    if output is None or not is_folder:
+        return [output] * len(changes)
+    with writing(output):
+        output.mkdir(parents=True, exist_ok=True)
+    return [output / f"{'_'.join(f'{key}-{value}' for key, value in change.items())}.cbt" for change in changes]
+
+
+def _print(found: Study) -> None:
+    from cbtrace.commands.whatif_table import lines
+
+    typer.echo("\n".join(plain(line) for line in lines(found)))

@@ -1,0 +1,170 @@
+"""What ``cbtrace whatif`` finds out: what was measured, what is predicted, and by how much predictions are off."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cbtrace.commands.progress import Advance
+
+if TYPE_CHECKING:
+    from cbtrace.recorder.whatif.errors import ReplayError
+    from cbtrace.recorder.whatif.recording import Recording
+    from cbtrace.recorder.whatif.time_model import TimeModel
+    from cbtrace.traces.schema import Scalar
+
+TIMES = ("throughput_generated_tps", "ttft_ms.p50", "ttft_ms.p95", "token_gap_ms.p50", "token_gap_ms.p99")
+"""Numbers, by the keys of the JSON summary, whose error is told as a share."""
+COUNTS = ("soft_resets", "offloads", "graph_captures")
+
+Values = dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One setting: its numbers, or why there are none."""
+
+    changes: dict[str, Scalar]
+    values: Values | None = None
+    doubts: tuple[str, ...] = ()
+    """What lies beyond what was seen, in sentences."""
+    refused: ReplayError | None = None
+    trace: Path | None = None
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """One recording predicted from the others: its numbers less those measured, as shares; counts as they are."""
+
+    name: str
+    errors: Values
+
+
+@dataclass(frozen=True)
+class Study:
+    """All of it. ``left_out`` is empty when only one recording was given: nobody knows then how far predictions are
+    off."""
+
+    name: str
+    recordings: int
+    measured: Values
+    own: Prediction
+    predictions: list[Prediction]
+    left_out: list[LeftOut]
+
+    def error(self, key: str) -> float | None:
+        """The largest error of a left-out recording; None is unknown."""
+        known = [abs(error) for left in self.left_out if (error := left.errors[key]) is not None]
+        return max(known, default=None)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain types."""
+        return {
+            "run": self.name,
+            "recordings": self.recordings,
+            "measured": self.measured,
+            "own_settings": self.own.values,
+            "predictions": [_plain(prediction) for prediction in self.predictions],
+            "left_out": [{"run": left.name, "errors": left.errors} for left in self.left_out],
+        }
+
+
+def _plain(prediction: Prediction) -> dict[str, Any]:
+    refused = prediction.refused
+    return {
+        "changes": prediction.changes,
+        "values": prediction.values,
+        "doubts": list(prediction.doubts),
+        "refused": None if refused is None else {"slug": refused.slug, "text": str(refused)},
+        "trace": None if prediction.trace is None else str(prediction.trace),
+    }
+
+
+def study(
+    paths: list[Path],
+    changes: list[dict[str, Scalar]],
+    outputs: list[Path | None],
+    overwrite: bool,
+    advance: Advance | None,
+) -> Study:
+    """Predict the first recording with each of the changes.
+
+    Raises:
+        ReplayError: a recording cannot be replayed, or they are not alike.
+        TraceExistsError: an output exists and is not to be replaced.
+    """
+    from cbtrace.recorder.whatif.recording import check_alike, recording
+    from cbtrace.recorder.whatif.time_model import fit
+    from cbtrace.traces import open_trace
+
+    total, done = 2 * len(paths) + 1 + len(changes), 0
+
+    def step(name: str) -> None:
+        nonlocal done
+        if advance is not None:
+            advance(done, total, name)
+        done += 1
+
+    recordings = []
+    for path in paths:
+        step(f"replaying {path.name}")
+        recordings.append(recording(open_trace(path)))
+    check_alike(recordings)
+    left_out = []
+    for one in recordings if len(recordings) > 1 else ():
+        step(f"leaving out {one.trace.path.name}")
+        left_out.append(_left_out(one, [other for other in recordings if other is not one]))
+    model = fit([one.measured for one in recordings])
+    step("its own settings")
+    own = _predicted(recordings[0], {}, model, None, overwrite)
+    predictions = []
+    for change, output in zip(changes, outputs, strict=True):
+        step(", ".join(f"{key}={value}" for key, value in change.items()))
+        predictions.append(_predicted(recordings[0], change, model, output, overwrite))
+    first = recordings[0].trace
+    return Study(first.header.name, len(recordings), _values(first.path), own, predictions, left_out)
+
+
+def _left_out(one: Recording, others: list[Recording]) -> LeftOut:
+    from cbtrace.recorder.whatif.time_model import fit
+
+    found = _predicted(one, {}, fit([other.measured for other in others]), None, overwrite=False)
+    measured, values = _values(one.trace.path), found.values or {}
+    return LeftOut(one.trace.header.name, {key: _error(key, values.get(key), measured[key]) for key in measured})
+
+
+def _error(key: str, predicted: float | None, measured: float | None) -> float | None:
+    if predicted is None or measured is None:
+        return None
+    if key in COUNTS:
+        return predicted - measured
+    return predicted / measured - 1 if measured else None
+
+
+def _predicted(
+    recording: Recording, changes: dict[str, Scalar], model: TimeModel, output: Path | None, overwrite: bool
+) -> Prediction:
+    from cbtrace.commands.output_file import check_not_input, writing
+    from cbtrace.recorder.whatif.errors import ReplayError
+    from cbtrace.recorder.whatif.predict import predict
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = output or Path(folder) / "predicted.cbt"
+        check_not_input(recording.trace.path, path)
+        try:
+            with writing(path):
+                doubts = predict(recording, changes, model, path, overwrite=overwrite)
+        except ReplayError as error:
+            return Prediction(changes, refused=error)
+        return Prediction(changes, _values(path), tuple(doubts), trace=output)
+
+
+def _values(path: Path) -> Values:
+    from cbtrace.site.analysis.run_values import RUN_VALUES
+    from cbtrace.site.analysis.summary import summarize
+    from cbtrace.traces import open_trace
+
+    summary = summarize(open_trace(path))
+    return {key: RUN_VALUES[key].of(summary) for key in (*TIMES, *COUNTS)}

@@ -1,0 +1,69 @@
+"""What ``cbtrace whatif`` found, as lines for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cbtrace.commands.whatif_study import COUNTS, TIMES, Prediction, Study, Values
+
+_LABELS = ("tokens/s", "TTFT p50", "TTFT p95", "gap p50", "gap p99", "soft resets", "offloads", "captures")
+_WIDTH = 12
+
+
+def lines(found: Study) -> Iterator[str]:
+    """A table of settings by numbers (times in ms), then what to doubt."""
+    rows = [_told(prediction) for prediction in found.predictions]
+    width = max(24, *(len(row) + 2 for row in rows))
+    several = f"{found.recordings} recordings, replayed" if found.recordings > 1 else "replayed"
+    yield f"{found.name}: {several} with their own settings exactly as recorded. Times in ms."
+    yield ""
+    yield " " * width + "".join(f"{label:>{_WIDTH}}" for label in _LABELS)
+    yield _row("measured", found.measured, width)
+    yield from _of("predicted, as it was", found.own, width)
+    for row, prediction in zip(rows, found.predictions, strict=True):
+        yield from _of(row, prediction, width)
+    if found.left_out:
+        yield f"{'error, at most':<{width}}" + "".join(f"{_band(found, key):>{_WIDTH}}" for key in (*TIMES, *COUNTS))
+    yield ""
+    yield from _how_sure(found)
+
+
+def _told(prediction: Prediction) -> str:
+    return ", ".join(f"{key}={value}" for key, value in prediction.changes.items())
+
+
+def _of(label: str, prediction: Prediction, width: int) -> Iterator[str]:
+    if prediction.values is None:
+        yield f"{label:<{width}}  {prediction.refused}"
+    else:
+        yield _row(label, prediction.values, width)
+
+
+def _row(label: str, values: Values, width: int) -> str:
+    return f"{label:<{width}}" + "".join(f"{_cell(values[key]):>{_WIDTH}}" for key in (*TIMES, *COUNTS))
+
+
+def _cell(value: float | None) -> str:
+    if value is None:
+        return "unknown"
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def _band(found: Study, key: str) -> str:
+    error = found.error(key)
+    if error is None:
+        return "unknown"
+    return f"±{error:.0f}" if key in COUNTS else f"±{100 * error:.0f} %"
+
+
+def _how_sure(found: Study) -> Iterator[str]:
+    if found.left_out:
+        yield f"Error: the largest of {len(found.left_out)} recordings, each predicted from the others."
+    else:
+        yield "How far these predictions are off is not known from one recording: give more, with other settings."
+    doubts = dict.fromkeys(doubt for prediction in found.predictions for doubt in prediction.doubts)
+    yield from (f"Beyond what was seen: {doubt}" for doubt in doubts)
+    for prediction in found.predictions:
+        if prediction.trace is not None:
+            yield f"Wrote {prediction.trace}"
+    yield "A prediction is no measurement: run the setting before you rely on it."

@@ -1,0 +1,111 @@
+"""``cbtrace whatif``: tables, JSON, files, and what it says to wrong input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cbtrace.commands import run as run_command
+from cbtrace.recorder import record
+from cbtrace.site.analysis.comparison import compare, measured_run
+from cbtrace.site.analysis.summary import summarize
+from cbtrace.traces import open_trace
+from engines import Case, prompts, tiny_llama
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder, llama = tmp_path_factory.mktemp("traces"), tiny_llama()
+    paths = []
+    for blocks in (64, 14):
+        paths.append(folder / f"blocks-{blocks}.cbt")
+        with record(paths[-1]):
+            Case(prompts(10, 10, 40), new_tokens=24, settings={"num_blocks": blocks}).run_at_once(llama)
+    return paths
+
+
+def whatif(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    monkeypatch.setattr("sys.argv", ["cbtrace", "whatif", *map(str, arguments)])
+    return run_command()
+
+
+def test_table_of_one_setting(
+    traces: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert whatif(monkeypatch, traces[0], "--set", "num_blocks=14") == 0
+    out = capsys.readouterr().out
+    labels = [line[:24].strip() for line in out.splitlines()]
+    assert {"measured", "predicted, as it was", "num_blocks=14"} <= set(labels) and "error, at most" not in labels
+    assert "is not known from one recording" in out and "A prediction is no measurement" in out
+
+
+def test_errors_come_from_recordings_left_out(
+    traces: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert whatif(monkeypatch, *traces, "--set", "num_blocks=20", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [left["run"] for left in found["left_out"]] == ["blocks-64", "blocks-14"]
+    for left in found["left_out"]:
+        assert left["errors"]["soft_resets"] == 0, "all requests came at once: the schedule does not depend on times"
+        assert left["errors"]["throughput_generated_tps"] != 0
+    assert found["measured"]["soft_resets"] == 0
+    assert found["predictions"][0]["changes"] == {"num_blocks": 20}
+
+
+def test_sweep_writes_a_predicted_trace_each(
+    traces: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "out"
+    arguments = (traces[0], "--sweep", "num_blocks=3,14,64", "--set", "safety_margin=0.1", "-o", folder)
+    assert whatif(monkeypatch, *arguments) == 0
+    out = capsys.readouterr().out
+    assert "num_blocks=3 the engine would come to a dead end" in out
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["safety_margin-0.1_num_blocks-14.cbt", "safety_margin-0.1_num_blocks-64.cbt"]
+    assert all(open_trace(path).header.predicted for path in folder.iterdir())
+    assert whatif(monkeypatch, *arguments) == 1 and "[trace-exists]" in capsys.readouterr().err
+
+
+def test_a_prediction_gets_no_verdict(traces: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "p.cbt"
+    assert whatif(monkeypatch, traces[0], "--set", "num_blocks=14", "-o", out) == 0
+    sides = [[measured_run(trace, summarize(trace))] * 3 for trace in map(open_trace, (traces[0], out))]
+    found = compare(*sides)
+    assert found.comparability.kind == "predicted"
+    assert (found.headline.word, found.headline.why) == ("cannot_tell", "predicted")
+    assert {value.judgement.word for value in found.values} <= {"cannot_tell", "within_noise"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "Nothing is to be changed"),
+        (("--set", "num_blocks"), "not of the form KEY=VALUE"),
+        (("--set", "num_blocks=many"), "num_blocks is a whole number, not 'many'"),
+        (("--set", "use_cuda_graph=1"), "use_cuda_graph is true or false"),
+        (("--set", "seed=1"), "known are num_blocks"),
+        (("--set", "num_blocks=1", "--sweep", "num_blocks=1,2"), "num_blocks is given twice"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(
+    arguments: tuple[str, ...],
+    said: str,
+    traces: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert whatif(monkeypatch, traces[0], *arguments) == 2
+    shown = capsys.readouterr()
+    assert said in shown.err and shown.err.count("\n") == 1 and shown.out == ""
+
+
+def test_the_trace_itself_is_never_written_over(
+    traces: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = traces[0].read_bytes()
+    assert whatif(monkeypatch, traces[0], "--set", "num_blocks=14", "-o", traces[0], "--overwrite") == 2
+    assert "[output-is-input]" in capsys.readouterr().err and traces[0].read_bytes() == before
