@@ -31,7 +31,7 @@ def two_sides(named: Sequence[str]) -> tuple[list[Path], list[Path]]:
         a, b = named[:1], named[1:]
     else:
         raise UsageError(
-            f"{len(named)} names leave open which are A and which are B: write A B, or A... {BETWEEN} B...",
+            f"It is open which are A and which are B (traces named: {len(named)}): write A B, or A... {BETWEEN} B...",
             slug="unclear-sides",
         )
     return trace_files(map(Path, a)), trace_files(map(Path, b))
