@@ -40,7 +40,7 @@ def whatif(
             "--output",
             "-o",
             metavar="OUT",
-            help="Keep the predicted trace; a folder with --sweep.",
+            help="Keep the predicted trace; when sweeping, a folder of them.",
             show_default=False,
         ),
     ] = None,

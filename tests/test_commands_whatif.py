@@ -109,3 +109,13 @@ def test_the_trace_itself_is_never_written_over(
     before = traces[0].read_bytes()
     assert whatif(monkeypatch, traces[0], "--set", "num_blocks=14", "-o", traces[0], "--overwrite") == 2
     assert "[output-is-input]" in capsys.readouterr().err and traces[0].read_bytes() == before
+
+
+def test_pages_say_predicted(traces: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, site = tmp_path / "p.cbt", tmp_path / "site"
+    assert whatif(monkeypatch, traces[0], "--set", "num_blocks=14", "-o", out) == 0
+    monkeypatch.setattr("sys.argv", ["cbtrace", "build", str(traces[0]), str(out), "-o", str(site), "-j", "1"])
+    assert run_command() == 0
+    pages = {page.parent.name: page.read_text(encoding="utf-8") for page in (site / "runs").glob("*/index.html")}
+    marked = [name for name, text in pages.items() if "predicted, not measured" in text]
+    assert len(pages) == 2 and len(marked) == 1

@@ -63,14 +63,14 @@ def test_the_schedule_of_another_setting_is_the_one_that_it_then_has(
 
 
 def test_times_follow_the_setting(runs: dict[int, Recording], model: TimeModel, tmp_path: Path) -> None:
-    """Within a factor of 2 of each, which no one number for both can be: they are further apart."""
-    measured = {blocks: summarize(runs[blocks].trace) for blocks in (ROOMY, TIGHT)}
-    assert measured[ROOMY].window_s * 2**2 < measured[TIGHT].window_s
-    for blocks, real in measured.items():
-        out = tmp_path / f"{blocks}.cbt"
-        predict(runs[BETWEEN], {"num_blocks": blocks}, model, out)
-        found = summarize(open_trace(out))
-        assert real.window_s / 2 < found.window_s < real.window_s * 2, (blocks, found.window_s, real.window_s)
+    """The machine may be busy, so the bounds are wide; one that predicts the same for both settings is beyond them."""
+    measured = {blocks: summarize(runs[blocks].trace).window_s for blocks in (ROOMY, TIGHT)}
+    predicted = {}
+    for blocks in measured:
+        predict(runs[BETWEEN], {"num_blocks": blocks}, model, tmp_path / f"{blocks}.cbt")
+        predicted[blocks] = summarize(open_trace(tmp_path / f"{blocks}.cbt")).window_s
+    assert predicted[TIGHT] > 1.5 * predicted[ROOMY], predicted
+    assert all(1 / 2.5 < predicted[blocks] / measured[blocks] < 2.5 for blocks in measured), (predicted, measured)
 
 
 def test_a_predicted_trace_is_sound_and_says_what_it_is(
