@@ -324,6 +324,9 @@ def test_a_histogram_counts_every_value(values: list[int]) -> None:
     lines = list(histogram(np.array(values)))
     assert sum(int(line.rsplit(" ", 1)[1]) for line in lines) == len(values)
     assert len(lines) <= 12
+    for line in lines:
+        first, last = (int(word) for word in line.split()[:3:2])
+        assert int(line.rsplit(" ", 1)[1]) == sum(first <= value <= last for value in values)
 
 
 def test_a_preview_tells_totals() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -69,12 +70,19 @@ def _arrivals(workload: Workload, instants: np.ndarray[tuple[int], np.dtype[np.f
 
 
 def histogram(values: np.ndarray[tuple[int], np.dtype[np.generic]]) -> Iterator[str]:
-    """Bars of text: how many values fall into each of some equal intervals; every value is in one."""
-    low, high = float(values.min()), float(values.max())
+    """Bars of text: how many values fall into each of some equal intervals; every value is in one.
+
+    Intervals of whole numbers are named by the first and the last number in them.
+    """
     whole = bool(np.issubdtype(values.dtype, np.integer))
-    bars = min(_BARS, int(high - low) + 1) if whole else _BARS
-    counts, edges = np.histogram(values, bins=bars, range=(low, high if high > low else low + 1))
-    for count, start, end in zip(counts.tolist(), edges, edges[1:], strict=False):
+    counts, edges = np.histogram(values, bins=_whole_edges(values) if whole else _BARS)
+    for count, start, end in zip(counts.tolist(), edges.tolist(), edges.tolist()[1:], strict=False):
         bar = "█" * round(_WIDTH * count / max(counts.max(), 1)) or ("▏" if count else "")
-        label = f"{start:>10.0f} to {end:<10.0f}" if whole else f"{start:>10.3f} to {end:<10.3f}"
+        label = f"{start:>10} to {end - 1:<10}" if whole else f"{start:>10.3f} to {end:<10.3f}"
         yield f"{label}{bar} {count}"
+
+
+def _whole_edges(values: np.ndarray[tuple[int], np.dtype[Any]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    low, high = int(values.min()), int(values.max())
+    width = -(-(high - low + 1) // _BARS)
+    return np.arange(low, high + width + 1, width)
