@@ -11,7 +11,8 @@ import typer
 from cbtrace.commands.plain_text import plain
 
 if TYPE_CHECKING:
-    from cbtrace.commands.whatif_study import Study
+    from cbtrace.commands.whatif_limits import Limit
+    from cbtrace.commands.whatif_study import Prediction, Study
     from cbtrace.traces.schema import Scalar
 
 
@@ -34,6 +35,13 @@ def whatif(
             "--sweep", metavar="KEY=A,B,C", help="Try each value; with several, each combination.", show_default=False
         ),
     ] = None,
+    solve: Annotated[
+        list[str] | None,
+        typer.Option("--solve", metavar="LIMIT", help="Such as 'ttft_ms.p95 <= 800'; repeatable.", show_default=False),
+    ] = None,
+    maximize: Annotated[
+        str, typer.Option(metavar="METRIC", help="What to order settings that keep the limits by.")
+    ] = "throughput_generated_tps",
     output: Annotated[
         Path | None,
         typer.Option(
@@ -59,18 +67,24 @@ def whatif(
       cbtrace whatif run.cbt --set num_blocks=96 --set safety_margin=0.0
       cbtrace whatif run.cbt other.cbt --set max_batch_tokens=512 -o predicted.cbt
       cbtrace whatif run.cbt other.cbt third.cbt --sweep num_blocks=48,64,96,128
+      cbtrace whatif run.cbt other.cbt --sweep num_blocks=48,64,96 --solve 'ttft_ms.p95 <= 800'
     """
     from cbtrace.commands.progress import progress_bar
+    from cbtrace.commands.whatif_limits import metric, parse_limit, worth_running
     from cbtrace.commands.whatif_settings import combinations
     from cbtrace.commands.whatif_study import study
 
     changes = combinations(set_ or [], sweep or [])
+    limits = [parse_limit(text) for text in solve or []]
+    metric(maximize, "--maximize")
     with progress_bar("Predicting") as advance:
         found = study(traces, changes, _outputs(changes, output, is_folder=bool(sweep)), overwrite, advance)
+    worth = worth_running(found, limits, maximize) if limits else None
     if as_json:
-        typer.echo(json.dumps(found.as_json(), indent=2, allow_nan=False))
+        told = found.as_json() | ({} if worth is None else {"worth_running": [each.changes for each in worth]})
+        typer.echo(json.dumps(told, indent=2, allow_nan=False))
     else:
-        _print(found)
+        _print(found, limits, maximize, worth)
     if all(prediction.refused for prediction in found.predictions):
         raise typer.Exit(1)
 
@@ -86,7 +100,8 @@ def _outputs(changes: list[dict[str, Scalar]], output: Path | None, *, is_folder
     return [output / f"{'_'.join(f'{key}-{value}' for key, value in change.items())}.cbt" for change in changes]
 
 
-def _print(found: Study) -> None:
-    from cbtrace.commands.whatif_table import lines
+def _print(found: Study, limits: list[Limit], maximize: str, worth: list[Prediction] | None) -> None:
+    from cbtrace.commands.whatif_table import lines, next_lines
 
-    typer.echo("\n".join(plain(line) for line in lines(found)))
+    told = [*lines(found), *(next_lines(found, limits, maximize, worth) if worth is not None else ())]
+    typer.echo("\n".join(plain(line) for line in told))

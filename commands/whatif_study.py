@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from cbtrace.recorder.whatif.time_model import TimeModel
     from cbtrace.traces.schema import Scalar
 
-TIMES = ("throughput_generated_tps", "ttft_ms.p50", "ttft_ms.p95", "token_gap_ms.p50", "token_gap_ms.p99")
-"""Numbers, by the keys of the JSON summary, whose error is told as a share."""
 COUNTS = ("soft_resets", "offloads", "graph_captures")
+"""Numbers whose error is told as a count; that of all others as a share."""
 
 Values = dict[str, float | None]
+"""By the keys of the JSON summary."""
 
 
 @dataclass(frozen=True)
@@ -167,4 +167,4 @@ def _values(path: Path) -> Values:
     from cbtrace.traces import open_trace
 
     summary = summarize(open_trace(path))
-    return {key: RUN_VALUES[key].of(summary) for key in (*TIMES, *COUNTS)}
+    return {key: value.of(summary) for key, value in RUN_VALUES.items()}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from cbtrace.commands.whatif_study import COUNTS, TIMES, Prediction, Study, Values
+from cbtrace.commands.whatif_limits import Limit, may_miss
+from cbtrace.commands.whatif_study import COUNTS, Prediction, Study, Values
+
+_TIMES = ("throughput_generated_tps", "ttft_ms.p50", "ttft_ms.p95", "token_gap_ms.p50", "token_gap_ms.p99")
 
 _LABELS = ("tokens/s", "TTFT p50", "TTFT p95", "gap p50", "gap p99", "soft resets", "offloads", "captures")
 _WIDTH = 12
@@ -23,7 +26,7 @@ def lines(found: Study) -> Iterator[str]:
     for row, prediction in zip(rows, found.predictions, strict=True):
         yield from _of(row, prediction, width)
     if found.left_out:
-        yield f"{'error, at most':<{width}}" + "".join(f"{_band(found, key):>{_WIDTH}}" for key in (*TIMES, *COUNTS))
+        yield f"{'error, at most':<{width}}" + "".join(f"{_band(found, key):>{_WIDTH}}" for key in (*_TIMES, *COUNTS))
     yield ""
     yield from _how_sure(found)
 
@@ -40,7 +43,7 @@ def _of(label: str, prediction: Prediction, width: int) -> Iterator[str]:
 
 
 def _row(label: str, values: Values, width: int) -> str:
-    return f"{label:<{width}}" + "".join(f"{_cell(values[key]):>{_WIDTH}}" for key in (*TIMES, *COUNTS))
+    return f"{label:<{width}}" + "".join(f"{_cell(values[key]):>{_WIDTH}}" for key in (*_TIMES, *COUNTS))
 
 
 def _cell(value: float | None) -> str:
@@ -54,6 +57,21 @@ def _band(found: Study, key: str) -> str:
     if error is None:
         return "unknown"
     return f"±{error:.0f}" if key in COUNTS else f"±{100 * error:.0f} %"
+
+
+def next_lines(found: Study, limits: Sequence[Limit], maximize: str, worth: list[Prediction]) -> Iterator[str]:
+    """The settings that keep the limits, best first, and of which of them that is not sure."""
+    told = " and ".join(limit.text for limit in limits) or "no limit"
+    yield ""
+    if not worth:
+        yield f"None of these settings is predicted to keep {told}."
+        return
+    yield f"Worth running next, largest {maximize} first ({told}):"
+    for number, prediction in enumerate(worth, 1):
+        value = (prediction.values or {})[maximize]
+        unsure = [limit.text for limit in may_miss(found, prediction, limits)]
+        doubt = f"; by what predictions are off, may miss {' and '.join(unsure)}" if unsure else ""
+        yield f"  {number}. {_told(prediction)}: {_cell(value)}{doubt}"
 
 
 def _how_sure(found: Study) -> Iterator[str]:

@@ -89,6 +89,10 @@ def test_a_prediction_gets_no_verdict(traces: list[Path], tmp_path: Path, monkey
         (("--set", "use_cuda_graph=1"), "use_cuda_graph is true or false"),
         (("--set", "seed=1"), "known are num_blocks"),
         (("--set", "num_blocks=1", "--sweep", "num_blocks=1,2"), "num_blocks is given twice"),
+        (("--set", "num_blocks=9", "--solve", "ttft_ms.p95 800"), "is not METRIC OPERATOR NUMBER"),
+        (("--set", "num_blocks=9", "--solve", "ttft_ms.p95 < 1 GiB"), "ttft_ms.p95 does not come in GiB"),
+        (("--set", "num_blocks=9", "--solve", "luck < 1"), "there is no metric luck"),
+        (("--set", "num_blocks=9", "--maximize", "luck"), "there is no metric luck"),
     ],
 )
 def test_wrong_usage_is_one_sentence(
@@ -119,3 +123,29 @@ def test_pages_say_predicted(traces: list[Path], tmp_path: Path, monkeypatch: py
     pages = {page.parent.name: page.read_text(encoding="utf-8") for page in (site / "runs").glob("*/index.html")}
     marked = [name for name, text in pages.items() if "predicted, not measured" in text]
     assert len(pages) == 2 and len(marked) == 1
+
+
+def test_settings_that_keep_the_limits_come_best_first(
+    traces: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = (*traces, "--sweep", "num_blocks=3,14,20,64", "--solve", "soft_resets <= 0")
+    assert whatif(monkeypatch, *arguments, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    kept = [p for p in found["predictions"] if p["values"] is not None and p["values"]["soft_resets"] == 0]
+    assert 0 < len(kept) < 3
+    best_first = sorted(kept, key=lambda p: -p["values"]["throughput_generated_tps"])
+    assert found["worth_running"] == [p["changes"] for p in best_first]
+    assert whatif(monkeypatch, *arguments) == 0
+    assert "1. num_blocks=64" in capsys.readouterr().out
+    assert whatif(monkeypatch, traces[0], "--sweep", "num_blocks=14", "--solve", "soft_resets < 1") == 0
+    assert "None of these settings is predicted to keep soft_resets < 1" in capsys.readouterr().out
+
+
+def test_a_limit_that_the_error_may_break_is_named(
+    traces: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of one recording the error is not known, so that any limit may be missed."""
+    assert whatif(monkeypatch, traces[0], "--sweep", "num_blocks=64", "--solve", "ttft_ms.p95 < 100 s") == 0
+    assert "may miss ttft_ms.p95 < 100 s" in capsys.readouterr().out
+    assert whatif(monkeypatch, *traces, "--sweep", "num_blocks=64", "--solve", "ttft_ms.p95 < 100 s") == 0
+    assert "may miss" not in capsys.readouterr().out
