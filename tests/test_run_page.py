@@ -175,6 +175,7 @@ def test_messages_are_linked_where_there_is_one(browser: Browser, site: BuildRep
         link = seen.page.get_attribute(".banner a", "href") or ""
         assert link.startswith("../../messages.html#")
         seen.page.click(".banner a")
+        seen.page.wait_for_url("**/messages.html#*")
         assert seen.ask("document.querySelector(':target') !== null")
         opened(seen, site, "rank")
         said = seen.page.locator("#recording li")
