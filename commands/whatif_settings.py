@@ -48,8 +48,13 @@ def _value(key: str, text: str) -> Scalar:
         if text.lower() not in ("true", "false"):
             raise UsageError(f"{key} is true or false, not {text!r}.")
         return text.lower() == "true"
+    if kind is str:
+        return text
+    least, name = (1, "a whole number of at least 1") if kind is int else (0, "a number of at least 0")
     try:
-        return kind(text)  # type: ignore[no-any-return]
-    except ValueError as error:
-        name = "a whole number" if kind is int else "a number"
-        raise UsageError(f"{key} is {name}, not {text!r}.") from error
+        number: Scalar = kind(text)
+    except ValueError:
+        number = None
+    if not isinstance(number, (int, float)) or not least <= number < float("inf"):
+        raise UsageError(f"{key} is {name}, not {text!r}.")
+    return number

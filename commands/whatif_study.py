@@ -12,7 +12,7 @@ from cbtrace.commands.progress import Advance
 if TYPE_CHECKING:
     from cbtrace.recorder.whatif.errors import ReplayError
     from cbtrace.recorder.whatif.recording import Recording
-    from cbtrace.recorder.whatif.time_model import TimeModel
+    from cbtrace.recorder.whatif.time_model import Beyond, TimeModel
     from cbtrace.traces.schema import Scalar
 
 COUNTS = ("soft_resets", "offloads", "graph_captures")
@@ -28,8 +28,8 @@ class Prediction:
 
     changes: dict[str, Scalar]
     values: Values | None = None
-    doubts: tuple[str, ...] = ()
-    """What lies beyond what was seen, in sentences."""
+    doubts: tuple[Beyond, ...] = ()
+    """What lies beyond what was seen."""
     refused: ReplayError | None = None
     trace: Path | None = None
 
@@ -76,7 +76,7 @@ def _plain(prediction: Prediction) -> dict[str, Any]:
     return {
         "changes": prediction.changes,
         "values": prediction.values,
-        "doubts": list(prediction.doubts),
+        "doubts": [str(doubt) for doubt in prediction.doubts],
         "refused": None if refused is None else {"slug": refused.slug, "text": str(refused)},
         "trace": None if prediction.trace is None else str(prediction.trace),
     }
@@ -99,6 +99,7 @@ def study(
     from cbtrace.recorder.whatif.time_model import fit
     from cbtrace.traces import open_trace
 
+    _check_outputs(paths, [output for output in outputs if output is not None], overwrite)
     total, done = 2 * len(paths) + 1 + len(changes), 0
 
     def step(name: str) -> None:
@@ -127,6 +128,18 @@ def study(
     return Study(first.header.name, len(recordings), _values(first.path), own, predictions, left_out)
 
 
+def _check_outputs(paths: list[Path], outputs: list[Path], overwrite: bool) -> None:
+    """Refuse before anything is read."""
+    from cbtrace.commands.output_file import check_not_input
+    from cbtrace.traces import TraceExistsError
+
+    for output in outputs:
+        for path in paths:
+            check_not_input(path, output)
+        if output.exists() and not overwrite:
+            raise TraceExistsError(f"{output} exists already: choose another name, or replace it with --overwrite.")
+
+
 def _left_out(one: Recording, others: list[Recording]) -> LeftOut:
     from cbtrace.recorder.whatif.time_model import fit
 
@@ -146,13 +159,12 @@ def _error(key: str, predicted: float | None, measured: float | None) -> float |
 def _predicted(
     recording: Recording, changes: dict[str, Scalar], model: TimeModel, output: Path | None, overwrite: bool
 ) -> Prediction:
-    from cbtrace.commands.output_file import check_not_input, writing
+    from cbtrace.commands.output_file import writing
     from cbtrace.recorder.whatif.errors import ReplayError
     from cbtrace.recorder.whatif.predict import predict
 
     with tempfile.TemporaryDirectory() as folder:
         path = output or Path(folder) / "predicted.cbt"
-        check_not_input(recording.trace.path, path)
         try:
             with writing(path):
                 doubts = predict(recording, changes, model, path, overwrite=overwrite)

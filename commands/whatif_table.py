@@ -16,7 +16,7 @@ _WIDTH = 12
 def lines(found: Study) -> Iterator[str]:
     """A table of settings by numbers (times in ms), then what to doubt."""
     rows = [_told(prediction) for prediction in found.predictions]
-    width = max(24, *(len(row) + 2 for row in rows))
+    width = max(24, *(len(row) + 3 for row in rows))
     several = f"{found.recordings} recordings, replayed" if found.recordings > 1 else "replayed"
     yield f"{found.name}: {several} with their own settings exactly as recorded. Times in ms."
     yield ""
@@ -39,7 +39,7 @@ def _of(label: str, prediction: Prediction, width: int) -> Iterator[str]:
     if prediction.values is None:
         yield f"{label:<{width}}  {prediction.refused}"
     else:
-        yield _row(label, prediction.values, width)
+        yield _row(f"{label}{' *' if prediction.doubts else ''}", prediction.values, width)
 
 
 def _row(label: str, values: Values, width: int) -> str:
@@ -79,8 +79,9 @@ def _how_sure(found: Study) -> Iterator[str]:
         yield f"Error: the largest of {len(found.left_out)} recordings, each predicted from the others."
     else:
         yield "How far these predictions are off is not known from one recording: give more, with other settings."
-    doubts = dict.fromkeys(doubt for prediction in found.predictions for doubt in prediction.doubts)
-    yield from (f"Beyond what was seen: {doubt}" for doubt in doubts)
+    doubts = [doubt for each in (found.own, *found.predictions) for doubt in each.doubts]
+    largest = {(doubt.part, doubt.term): doubt for doubt in sorted(doubts, key=lambda doubt: doubt.asked)}
+    yield from (f"* Beyond what was seen: {doubt}." for _, doubt in sorted(largest.items()))
     for prediction in found.predictions:
         if prediction.trace is not None:
             yield f"Wrote {prediction.trace}"

@@ -85,7 +85,9 @@ def test_a_prediction_gets_no_verdict(traces: list[Path], tmp_path: Path, monkey
     [
         ((), "Nothing is to be changed"),
         (("--set", "num_blocks"), "not of the form KEY=VALUE"),
-        (("--set", "num_blocks=many"), "num_blocks is a whole number, not 'many'"),
+        (("--set", "num_blocks=many"), "num_blocks is a whole number of at least 1, not 'many'"),
+        (("--set", "num_blocks=0"), "num_blocks is a whole number of at least 1"),
+        (("--set", "safety_margin=nan"), "safety_margin is a number of at least 0"),
         (("--set", "use_cuda_graph=1"), "use_cuda_graph is true or false"),
         (("--set", "seed=1"), "known are num_blocks"),
         (("--set", "num_blocks=1", "--sweep", "num_blocks=1,2"), "num_blocks is given twice"),
@@ -111,8 +113,10 @@ def test_the_trace_itself_is_never_written_over(
     traces: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = traces[0].read_bytes()
-    assert whatif(monkeypatch, traces[0], "--set", "num_blocks=14", "-o", traces[0], "--overwrite") == 2
-    assert "[output-is-input]" in capsys.readouterr().err and traces[0].read_bytes() == before
+    for output in traces:
+        assert whatif(monkeypatch, *traces, "--set", "num_blocks=14", "-o", output, "--overwrite") == 2
+        assert "[output-is-input]" in capsys.readouterr().err
+    assert traces[0].read_bytes() == before
 
 
 def test_pages_say_predicted(traces: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from cbtrace.recorder.whatif.dry_engine import build_dry_engine
 from cbtrace.recorder.whatif.errors import ReplayError
 from cbtrace.recorder.whatif.predict import predict
 from cbtrace.recorder.whatif.recording import Recording, check_alike, recording
+from cbtrace.recorder.whatif.replay import DeadEndError, Replay
+from cbtrace.recorder.whatif.settings import EngineSettings
 from cbtrace.recorder.whatif.time_model import TimeModel, fit
 from cbtrace.site.analysis.summary import summarize
 from cbtrace.traces import Trace, TraceExistsError, open_trace
@@ -102,24 +106,51 @@ def test_a_dead_end_is_foretold_and_nothing_is_left(
 
 
 def test_what_no_recording_shows_is_refused(runs: dict[int, Recording], model: TimeModel, tmp_path: Path) -> None:
-    with pytest.raises(ReplayError, match="how long the capture of a batch takes: add one") as refused:
-        predict(runs[ROOMY], {"use_cuda_graph": True}, model, tmp_path / "p.cbt")
+    blind = replace(model, prices={part: prices for part, prices in model.prices.items() if part[0] != "update"})
+    with pytest.raises(ReplayError, match="how long the update of a batch takes: add one") as refused:
+        predict(runs[ROOMY], {}, blind, tmp_path / "p.cbt")
     assert refused.value.slug == "predicted-unseen" and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"use_cuda_graph": True}, "name a recording with graphs first"),
+        ({"scheduler_type": "lottery"}, "its schedulers are fifo, prefill_first"),
+        ({"seed": 3}, "What can be changed: num_blocks"),
+    ],
+)
+def test_a_setting_whose_effect_cannot_be_told_is_refused(
+    changes: dict[str, Any], said: str, runs: dict[int, Recording], model: TimeModel, tmp_path: Path
+) -> None:
+    with pytest.raises(ReplayError, match=said) as refused:
+        predict(runs[ROOMY], changes, model, tmp_path / "p.cbt")
+    assert refused.value.slug == "whatif-setting" and list(tmp_path.iterdir()) == []
 
 
 def test_counts_beyond_what_was_seen_are_told(runs: dict[int, Recording], tmp_path: Path) -> None:
     tight = fit([runs[TIGHT].measured])
-    doubts = predict(runs[TIGHT], {"num_blocks": ROOMY}, tight, tmp_path / "p.cbt")
-    assert any("members, and the recordings show at most" in doubt for doubt in doubts)
+    beyond = predict(runs[TIGHT], {"num_blocks": ROOMY}, tight, tmp_path / "p.cbt")
+    members = next(found for found in beyond if (found.part, found.term) == ("schedule", "members"))
+    assert members.most == runs[TIGHT].trace.steps.members.max()
+    assert members.asked == open_trace(tmp_path / "p.cbt").steps.members.max() > members.most
     assert predict(runs[TIGHT], {}, tight, tmp_path / "own.cbt") == []
 
 
-def test_a_setting_whose_effect_cannot_be_told_is_refused(
-    runs: dict[int, Recording], model: TimeModel, tmp_path: Path
-) -> None:
-    with pytest.raises(ReplayError, match="What can be changed: num_blocks") as refused:
-        predict(runs[ROOMY], {"seed": 3}, model, tmp_path / "p.cbt")
-    assert refused.value.slug == "whatif-setting"
+def test_an_engine_that_never_makes_a_batch_is_a_dead_end(runs: dict[int, Recording]) -> None:
+    recorded_engine = runs[ROOMY].trace.engines[0]
+    engine = build_dry_engine(recorded_engine.model, EngineSettings.of(recorded_engine))
+    engine.processor.scheduler.schedule_batch = lambda *_: ([], False, 0, 0)
+    replay = Replay(
+        engine,
+        runs[ROOMY].workload,
+        arrives=lambda *_: True,
+        is_cancelled=lambda *_: False,
+        submit=lambda _: None,
+        idle=lambda _: None,
+    )
+    with pytest.raises(DeadEndError, match="never makes a batch"):
+        replay.run()
 
 
 def test_nothing_is_replaced_without_being_asked(runs: dict[int, Recording], model: TimeModel, tmp_path: Path) -> None:

@@ -151,6 +151,9 @@ def build_dry_engine(model: Facts, settings: EngineSettings) -> DryEngine:
     import torch
     from transformers import GenerationConfig, LlamaForCausalLM
 
+    schedulers = import_module(f"{_PACKAGE}.scheduler").SCHEDULER_MAPPING
+    if settings.facts.get("scheduler_type") not in schedulers:
+        raise ValueError(f"its schedulers are {', '.join(schedulers)}")
     api = import_module(f"{_PACKAGE}.continuous_api")
     with torch.device("meta"):
         stand_in = LlamaForCausalLM(_stand_in_config(model)).to(getattr(torch, str(model["dtype"])))

@@ -21,7 +21,7 @@ from cbtrace.recorder.whatif.pace import Clock
 from cbtrace.recorder.whatif.recording import Recording
 from cbtrace.recorder.whatif.replay import DeadEndError, Replay
 from cbtrace.recorder.whatif.settings import EngineSettings
-from cbtrace.recorder.whatif.time_model import TimeModel
+from cbtrace.recorder.whatif.time_model import Beyond, TimeModel
 from cbtrace.recorder.whatif.timed_parts import PredictedTimer, TimedParts
 from cbtrace.traces import Trace, TraceExistsError, TraceWriter
 from cbtrace.traces.schema import Header, Scalar
@@ -31,8 +31,8 @@ _NO_DEVICE_TIMES = "the recordings have no device times to predict from"
 
 def predict(
     recording: Recording, changes: Mapping[str, Scalar], model: TimeModel, out: Path, *, overwrite: bool = False
-) -> list[str]:
-    """Write to ``out`` the trace of the recorded requests with changed settings; return what to doubt, in sentences.
+) -> list[Beyond]:
+    """Write to ``out`` the trace of the recorded requests with changed settings; return what lies beyond what was seen.
 
     Requests arrive when they were submitted, and each generates as many tokens as it did. The model of time says how
     long each part of a step takes. The file is there as a whole or not at all.
@@ -49,7 +49,7 @@ def predict(
     pace = replace(model, beyond={})
     with _written_whole(out) as aside:
         _simulate(recording, engine, settings, changes, pace, aside)
-    return pace.doubts
+    return [beyond for _, beyond in sorted(pace.beyond.items())]
 
 
 def _build(trace: Trace, settings: EngineSettings, changes: Mapping[str, Scalar]) -> DryEngine:

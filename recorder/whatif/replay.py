@@ -11,6 +11,9 @@ from cbtrace.recorder.whatif.workload import ReplayRequest
 Due = Callable[[ReplayRequest, int], bool]
 """Whether a request, or its cancellation, is there when the engine prepares step number ``n``."""
 
+_PATIENCE = 3
+"""Without a batch or an arrival nothing changes: as many looks in vain show that there will never be a batch."""
+
 
 class DeadEndError(Exception):
     """Nothing can be scheduled and nothing can be put off: the engine would have died here."""
@@ -47,9 +50,11 @@ class Replay:
         """
         processor, inputs = self._engine.processor, self._engine.processor.inputs_and_outputs
         bootstrapping = self._engine.is_async
+        idle = 0
         while True:
             self._hand_over()
             if self._prepare():
+                idle = 0
                 processor._generation_step(None)
                 self.steps += 1
                 if not bootstrapping:
@@ -59,6 +64,8 @@ class Replay:
                 self._idle(self._arrivals[0])
             elif not processor.has_pending_requests():
                 break
+            elif (idle := idle + 1) > _PATIENCE:
+                raise DeadEndError("The engine has requests and never makes a batch of them.")
         if self._engine.is_async and self.steps:
             inputs.current_pair = 1 - inputs.current_pair
             processor.update_batch()

@@ -16,8 +16,6 @@ _SIZING = frozenset({"max_batch_tokens", "block_size", "page_size"})
 """What the engine's own choice of the number of blocks depends on."""
 _NOT_FOR_REPLAY = ("use_cuda_graph", "use_async_batching", "varlen_compile_config", "decode_compile_config")
 """These change how a batch is run, which a replay does not do; the order of calls is the replay's own."""
-
-
 CHANGEABLE: dict[str, type] = {
     "num_blocks": int,
     "block_size": int,
@@ -67,6 +65,12 @@ class EngineSettings:
                     f"What can be changed: {known}.",
                     slug="whatif-setting",
                 )
+        if changes.get("use_cuda_graph") is True and not any(self.graphs):
+            raise ReplayError(
+                f"{trace.path.name} is of an engine without CUDA graphs, so that the sizes to which batches would "
+                "be padded are not known: name a recording with graphs first.",
+                slug="whatif-setting",
+            )
         device = _device_before_cache(trace)
         anew = {"safety_margin"} if "scheduler_type" in changes else set()
         if device is not None and changes.keys() & _SIZING:

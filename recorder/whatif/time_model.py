@@ -33,38 +33,50 @@ TERMS: dict[str, tuple[str, ...]] = {
 BY_GRAPH = frozenset({"launch", "device"})
 """Parts that are another thing with a graph than without."""
 
+_WORDS = {
+    "attention": "pairs of a query and a KV entry",
+    "indexed_kv": "KV entries read",
+    "padded_kv": "padded KV entries",
+    "waiting": "requests waiting",
+}
+
 
 @dataclass(frozen=True)
 class Prices:
-    """Nanoseconds a count, by term, and the range of each count that was seen."""
+    """Nanoseconds a count, by term, and the largest count that was seen."""
 
     by_term: dict[str, float]
-    seen: dict[str, tuple[float, float]]
-    rows: int
+    most: dict[str, float]
 
     def of(self, shape: Shape) -> float:
         """Nanoseconds of one batch."""
         return sum(price * count(shape, term) for term, price in self.by_term.items() if price)
 
 
+@dataclass(frozen=True)
+class Beyond:
+    """A part of a step was asked for a larger count of something than any recording shows."""
+
+    part: str
+    term: str
+    asked: float
+    most: float
+
+    def __str__(self) -> str:
+        what = _WORDS.get(self.term, self.term.replace("_", " "))
+        return f"the {self.part} of a batch with {self.asked:,.0f} {what}, where the recordings show {self.most:,.0f} at most"
+
+
 @dataclass
 class TimeModel:
-    """Prices of every part. :meth:`pace` answers a replay; what it was asked beyond what was seen is kept."""
+    """Prices of every part, as a :class:`~cbtrace.recorder.whatif.pace.Pace`. What it was asked beyond what was seen is
+    kept."""
 
     prices: dict[tuple[str, bool], Prices]
     between_ns: float
     has_device_times: bool
-    beyond: dict[tuple[str, str], float] = field(default_factory=dict)
-    """By part and term: the largest count asked for, where it is above all that was seen."""
-
-    @property
-    def doubts(self) -> list[str]:
-        """What was asked for beyond what was seen, one sentence a part and count."""
-        return [
-            f"The {part} of a batch was asked for {asked:,.0f} {term.replace('_', ' ')}, and the recordings show at "
-            f"most {max(prices.seen[term][1] for (name, _), prices in self.prices.items() if name == part):,.0f}."
-            for (part, term), asked in sorted(self.beyond.items())
-        ]
+    beyond: dict[tuple[str, str], Beyond] = field(default_factory=dict)
+    """By part and term."""
 
     def _ask(self, part: str, shape: Shape) -> int:
         prices = self.prices.get((part, part in BY_GRAPH and shape.uses_graph))
@@ -74,10 +86,12 @@ class TimeModel:
                 f"No recording given shows how long the {part} of a batch takes{how}: add one that does.",
                 slug="predicted-unseen",
             )
-        for term, (_, most) in prices.seen.items():
+        for term, most in prices.most.items():
             asked = count(shape, term)
-            if asked > most and asked > self.beyond.get((part, term), 0):
-                self.beyond[part, term] = asked
+            if asked > most:
+                known = self.beyond.get((part, term))
+                if known is None or asked > known.asked:
+                    self.beyond[part, term] = Beyond(part, term, asked, most)
         return round(prices.of(shape))
 
     def schedule(self, shape: Shape) -> int:
@@ -135,8 +149,8 @@ def _fit_part(part: str, uses_graph: bool, runs: Sequence[Measured]) -> Prices |
         return None
     table, weight = np.concatenate([np.array(block) for block in terms]), np.concatenate(weights)
     found = non_negative_fit(table * weight[:, None], np.concatenate(values) * weight)
-    seen = {name: (float(table[:, i].min()), float(table[:, i].max())) for i, name in enumerate(names)}
-    return Prices(dict(zip(names, found.tolist(), strict=True)), seen, len(table))
+    most = table.max(axis=0)
+    return Prices(dict(zip(names, found.tolist(), strict=True)), dict(zip(names, most.tolist(), strict=True)))
 
 
 def count(shape: Shape, term: str) -> float:
