@@ -64,7 +64,8 @@ class Beyond:
 
     def __str__(self) -> str:
         what = _WORDS.get(self.term, self.term.replace("_", " "))
-        return f"the {self.part} of a batch with {self.asked:,.0f} {what}, where the recordings show {self.most:,.0f} at most"
+        asked, most = f"{self.asked:,.0f}", f"{self.most:,.0f}"
+        return f"the {self.part} of a batch with {asked} {what}, where the recordings show {most} at most"
 
 
 @dataclass
