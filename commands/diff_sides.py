@@ -57,6 +57,11 @@ def variant_sides(experiment: Path, named: Sequence[str]) -> tuple[list[Path], l
             raise UsageError(f"There is no variant {name!r}: this experiment has {', '.join(known)}.")
         runs = [run for run in read.runs if run.variant == name and run.status == "done" and run.trace]
         if not runs:
+            failures = sorted(
+                {f"{run.failure} in {run.phase}" for run in read.runs if run.variant == name and run.failure}
+            )
+            if failures:
+                raise UsageError(f"Every run of {name!r} failed ({'; '.join(failures)}): there is nothing to compare.")
             raise UsageError(f"No run of {name!r} was finished: run the experiment first.")
         sides.append([experiment / run.trace for run in runs])
     return sides[0], sides[1]

@@ -231,19 +231,23 @@ def test_mistakes_are_one_sentence(arguments: list[str], slug: str, pair: Path, 
 
 
 def test_variants_of_an_experiment_are_named(pair: Path, diff: Diff) -> None:
-    variants = ("baseline", "candidate", "broken")
+    variants = ("baseline", "candidate", "broken", "waiting")
+    status = {"broken": "failed", "waiting": "planned"}
     runs = [
-        RunEntry(f"{variant}-{i}", variant, 1, i, "failed" if variant == "broken" else "done", f"{variant}/run-{i}.cbt")
+        RunEntry(f"{variant}-{i}", variant, 1, i, status.get(variant, "done"), f"{variant}/run-{i}.cbt")
         for variant in variants
         for i in range(5)
     ]
+    for run in runs[10:15]:
+        run.failure, run.phase = "oom", "cache creation"
     entries = [VariantEntry(variant, 1, "continuous", "default") for variant in variants]
     write_experiment(Experiment("e", {}, "", [StageEntry(1, "one")], entries, runs, {}), pair)
     found = json.loads(diff("--experiment", ".", "baseline", "candidate", "--format", "json").stdout)
     assert [run["trace"] for run in found["a"]] == [f"baseline/run-{i}.cbt" for i in range(5)]
     for names, says in (
         (("baseline", "nonesuch"), "baseline, candidate, broken"),
-        (("baseline", "broken"), "was finished"),
+        (("baseline", "broken"), "failed (oom in cache creation)"),
+        (("baseline", "waiting"), "was finished"),
         (("baseline",), "two of its variants"),
     ):
         result = diff("--experiment", ".", *names)

@@ -31,6 +31,10 @@ COLUMNS = (
 CHANGED_SHOWN = 4
 TAGS_SHOWN = 12
 EXPERIMENT = "experiment"
+_SAID_ELSEWHERE = frozenset({"based_on", "changes", "pinned"})
+"""Tags of an experiment's run that its page tells better: the settings that vary are a column of their own."""
+_TUNED = ("num_blocks", "max_batch_tokens", "safety_margin", "scheduler_type", "use_async_batching", "use_cuda_graph")
+"""Settings that people tune: shown before all others that vary."""
 """The tag by which the runs of an experiment say where they belong."""
 
 
@@ -111,7 +115,12 @@ def index_row(trace: Trace, summary: RunSummary, slug: str) -> IndexRow:
     for name, statistic in COLUMNS:
         value = value_of(summary, METRICS[name], statistic)
         cells.append(Cell(value, metric_text(value, METRICS[name])))
-    tags = [(plain(key, 80), plain(value, 200)) for key, value in sorted(summary.tags.items()) if value.strip()]
+    hidden = _SAID_ELSEWHERE if EXPERIMENT in summary.tags else frozenset()
+    tags = [
+        (plain(key, 80), plain(value, 200))
+        for key, value in sorted(summary.tags.items())
+        if value.strip() and key not in hidden
+    ]
     return IndexRow(
         slug=slug,
         name=plain(run_name(trace, summary), 200),
@@ -130,10 +139,18 @@ def index_row(trace: Trace, summary: RunSummary, slug: str) -> IndexRow:
 
 
 def with_changes(rows: list[IndexRow]) -> list[IndexRow]:
-    """The rows with the settings that vary among them filled in."""
-    names = sorted({name for row in rows for name in row.resolved})
-    varying = [name for name in names if len({row.resolved.get(name) for row in rows}) > 1]
+    """The rows with the settings that vary among them filled in. One that a run does not have (static batching, another
+    version) does not vary for that."""
+    values: dict[str, set[str]] = {}
+    for row in rows:
+        for name, value in row.resolved.items():
+            values.setdefault(name, set()).add(value)
+    varying = sorted((name for name, seen in values.items() if len(seen) > 1), key=_order)
     return [_with_change(row, [name for name in varying if name in row.resolved]) for row in rows]
+
+
+def _order(name: str) -> tuple[int, str]:
+    return (_TUNED.index(name) if name in _TUNED else len(_TUNED)), name
 
 
 def _with_change(row: IndexRow, names: list[str]) -> IndexRow:
