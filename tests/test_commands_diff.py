@@ -238,8 +238,8 @@ def test_variants_of_an_experiment_are_named(pair: Path, diff: Diff) -> None:
         for variant in variants
         for i in range(5)
     ]
-    for run in runs[10:15]:
-        run.failure, run.phase = "oom", "cache creation"
+    for failed in runs[10:15]:
+        failed.failure, failed.phase = "oom", "cache creation"
     entries = [VariantEntry(variant, 1, "continuous", "default") for variant in variants]
     write_experiment(Experiment("e", {}, "", [StageEntry(1, "one")], entries, runs, {}), pair)
     found = json.loads(diff("--experiment", ".", "baseline", "candidate", "--format", "json").stdout)

@@ -15,6 +15,9 @@ from pages import Visit, chromium, visit
 from site_runs import HOSTILE, busy_run, troubled_run
 from trace_builder import eventful
 
+ENDLESS = "n" * 300
+"""A name without a place to break it."""
+
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
@@ -31,6 +34,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> BuildReport:
     troubled_run(folder / "d.cbt")
     eventful(folder / "e.cbt").close()
     busy_run(folder / "f.cbt", HOSTILE, tags={HOSTILE: HOSTILE}, request_id=HOSTILE)
+    busy_run(folder / "g.cbt", ENDLESS, tags={ENDLESS: ENDLESS}, request_id=ENDLESS)
     return build_site(sorted(folder.glob("*.cbt")), folder / "site", title=HOSTILE)
 
 
@@ -155,9 +159,9 @@ def test_the_keyboard_list_opens_and_closes(browser: Browser, site: BuildReport)
         assert not seen.page.is_visible("#keys")
 
 
-@pytest.mark.parametrize("width", [360, 768, 2560])
+@pytest.mark.parametrize("width", [320, 360, 768, 2560])
 def test_no_page_is_wider_than_the_screen(browser: Browser, site: BuildReport, width: int) -> None:
-    pages = [page_of(site, "baseline"), *site.out.glob("*.html"), page_of(site, HOSTILE)]
+    pages = [page_of(site, "baseline"), *site.out.glob("*.html"), page_of(site, HOSTILE), page_of(site, ENDLESS)]
     for path in pages:
         with visit(browser, viewport={"width": width, "height": 800}) as seen:
             fragment = f"#a={slug(site, 'baseline')}&b={slug(site, HOSTILE)}" if path.name == "compare.html" else ""
