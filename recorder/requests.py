@@ -88,8 +88,11 @@ class RequestLedger:
         return record, incarnation
 
     def _forget_ids(self) -> None:
-        """Give up the oldest id beyond the limit; one that is alive gets another turn."""
-        if len(self._incarnations) > IDS_KEPT:
+        """Give up the oldest ids beyond the limit; one that is alive gets another turn. Two looks for each id that comes
+        keep up with them, however many have died since."""
+        for _ in range(2):
+            if len(self._incarnations) <= IDS_KEPT:
+                return
             oldest, count = self._incarnations.popitem(last=False)
             if oldest in self.current or oldest in self._submitted:
                 self._incarnations[oldest] = count

@@ -188,7 +188,7 @@ def test_a_sitecustomize_of_the_environment_runs_as_before(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     plain = run(command, tmp_path)
     # Started as cbtrace starts it, without cbtrace's own Python, which would run the module as well.
-    recorded = run(command, tmp_path, **launch._environment(launch.Settings(tmp_path / "run.cbt")))
+    recorded = run(command, tmp_path, **launch._environment(launch.Settings(tmp_path / "run.cbt"), None))
     assert recorded.stdout == plain.stdout
     said = [line for line in recorded.stderr.splitlines() if not line.endswith("[no-engine]")]
     assert [line for line in said if line] == [line for line in plain.stderr.splitlines() if line]

@@ -18,6 +18,7 @@ def test_incarnations_of_live_ids_are_never_lost(acts: list[tuple[str, bool]], k
         patch.setattr(requests_module, "IDS_KEPT", kept)
         ledger = RequestLedger()
         alive: dict[str, list[int]] = {}
+        most = 0
         for name, ends in acts:
             if ends:
                 if name in ledger.current:
@@ -29,7 +30,21 @@ def test_incarnations_of_live_ids_are_never_lost(acts: list[tuple[str, bool]], k
             assert not alive.get(name) or incarnation == alive[name][-1] + 1
             alive.setdefault(name, []).append(incarnation)
             assert ledger.arrive(name) is record
-            assert len(ledger._incarnations) <= kept + len(alive)
+            most = max(most, len(alive))
+            assert len(ledger._incarnations) <= kept + 2 * most
+
+
+def test_ids_that_stay_alive_do_not_keep_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests_module, "IDS_KEPT", 100)
+    ledger = RequestLedger()
+    for number in range(40):
+        ledger.submit(f"stays_{number}", 1, 0)
+        ledger.arrive(f"stays_{number}")
+    for number in range(20_000):
+        ledger.submit(f"req_{number}", 1, 0)
+        ledger.end(ledger.arrive(f"req_{number}"))  # type: ignore[arg-type]
+    assert len(ledger._incarnations) <= 142
+    assert ledger.submit("stays_7", 1, 0)[1] == 1
 
 
 def test_ids_that_never_come_again_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
