@@ -88,7 +88,7 @@ class RequestLedger:
         return record, incarnation
 
     def _forget_ids(self) -> None:
-        """Give up the oldest ids beyond the limit; one that is alive gets another turn. Two looks for each id that comes
+        """Give up the oldest ids beyond the limit; one that is alive gets another turn. Two looks for each that comes
         keep up with them, however many have died since."""
         for _ in range(2):
             if len(self._incarnations) <= IDS_KEPT:
