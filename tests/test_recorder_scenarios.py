@@ -184,7 +184,8 @@ def test_every_call_of_the_scheduler_is_an_attempt_of_some_step(llama: Any, trac
     monkeypatch.setattr(FIFOScheduler, "schedule_batch", counted)
     case = Case(SOFT_RESETS.inputs, settings=SOFT_RESETS.settings | {"safety_margin": 0.0})
     trace, _ = recorded(case, llama, trace_path)
-    assert any(calls), "somewhere nothing could be scheduled at first"
+    # Until 5.17 the scheduler always finds something in this run.
+    assert any(calls) == SECTORS, "somewhere nothing could be scheduled at first"
     assert int(trace.steps.attempts.sum()) == len(calls)
 
 
