@@ -9,13 +9,11 @@ from cbtrace.site.assets import hashed_name
 from cbtrace.site.default_comparisons import default_comparisons
 from cbtrace.site.experiment_files import FoundExperiment, UnreadExperiment, experiment_files, find_experiments
 from cbtrace.site.folder import OutputFolder
-from cbtrace.site.pages.about import about_page
 from cbtrace.site.pages.chrome import Chrome
 from cbtrace.site.pages.compare import compare_page
 from cbtrace.site.pages.compare_data import catalogue_data
+from cbtrace.site.pages.explaining import explaining_pages
 from cbtrace.site.pages.index import ExperimentEntry, UnreadTrace, index_page
-from cbtrace.site.pages.messages import messages_page
-from cbtrace.site.pages.metrics import metrics_page
 from cbtrace.site.render import data_script
 from cbtrace.site.run_builds import FailedRun
 from cbtrace.site.run_files import RunRecord
@@ -38,9 +36,7 @@ def put_shared_pages(
     defaults, texts = default_comparisons(chrome, whole, records, choices)
     pages = {
         "compare.html": compare_page(chrome, choices, defaults),
-        "metrics.html": metrics_page(chrome),
-        "about.html": about_page(chrome),
-        "messages.html": messages_page(chrome),
+        **explaining_pages(chrome),
         "index.html": index_page(chrome, [run.row for run in runs], experiments, _named([*failed, *unread])),
     }
     folder.put(texts | pages)

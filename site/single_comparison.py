@@ -10,11 +10,9 @@ from typing import Any
 from cbtrace.site.analysis.attribution import attribute
 from cbtrace.site.analysis.summary import summarize
 from cbtrace.site.assets import site_assets, site_chrome
-from cbtrace.site.pages.about import about_page
 from cbtrace.site.pages.compare import comparison_page
 from cbtrace.site.pages.compare_data import catalogue_data
-from cbtrace.site.pages.messages import messages_page
-from cbtrace.site.pages.metrics import metrics_page
+from cbtrace.site.pages.explaining import explaining_pages
 from cbtrace.site.render import data_script
 from cbtrace.site.run_files import SLUG_DIGITS, RunFiles, RunSource, add_side, digest_file, run_slug
 from cbtrace.site.single_file import single_file
@@ -54,11 +52,7 @@ def build_single_comparison(
     label = words("compare.of_runs", a=_names(left), b=_names(right))
     texts[RUNS] = data_script("runs", {"runs": entries} | catalogue_data(words, alone=True))
     texts[PAGE] = comparison_page(chrome, RUNS, label, left, right)
-    explaining = {
-        "metrics.html": metrics_page(chrome),
-        "about.html": about_page(chrome),
-        "messages.html": messages_page(chrome),
-    }
+    explaining = explaining_pages(chrome)
     used = {name: text for name, text in assets.files.items() if name in texts[PAGE]}
     write_page(out, single_file(PAGE, used | texts | explaining, list(explaining)))
 

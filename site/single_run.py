@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from cbtrace.site.assets import site_assets, site_chrome
 from cbtrace.site.folder import OutputFolderError, explained
-from cbtrace.site.pages.about import about_page
-from cbtrace.site.pages.messages import messages_page
-from cbtrace.site.pages.metrics import metrics_page
+from cbtrace.site.pages.explaining import explaining_pages
 from cbtrace.site.run_files import RunRecord, RunSource, digest_file, run_files
 from cbtrace.site.single_file import single_file
 from cbtrace.site.words import load_words
+from cbtrace.traces.aside import written_aside
 
 MADE_BY = b'<meta name="generator" content="cbtrace">'
 """Every page of cbtrace has this in its head."""
@@ -32,11 +30,7 @@ def build_single_run(path: Path, out: Path, *, title: str | None = None, languag
     assets = site_assets(words)
     chrome = site_chrome(assets, title, words)
     record, texts = run_files(chrome, RunSource(path, *digest_file(path), copy=1))
-    explaining = {
-        "metrics.html": metrics_page(chrome),
-        "about.html": about_page(chrome),
-        "messages.html": messages_page(chrome),
-    }
+    explaining = explaining_pages(chrome)
     own = {name: text for name, text in texts.items() if not name.startswith(f"runs/{record.slug}/compare")}
     used = {name: text for name, text in assets.files.items() if name in texts[record.page]}
     write_page(out, single_file(record.page, used | own | explaining, list(explaining)))
@@ -61,9 +55,5 @@ def write_page(out: Path, html: str) -> None:
     """Write a page beside its place and move it there."""
     with explained(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-        aside = out.with_name(f".{out.name}.{os.getpid()}.new")
-        try:
+        with written_aside(out) as aside:
             aside.write_text(html, encoding="utf-8", errors="backslashreplace")
-            aside.replace(out)
-        finally:
-            aside.unlink(missing_ok=True)

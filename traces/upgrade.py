@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from .aside import written_aside
 from .errors import TraceError, UsageError, declare
 from .frames import PREAMBLE_BYTES, Damage, FrameScanner
 from .reader import open_bytes, open_trace
@@ -38,18 +39,13 @@ def upgrade_trace(source: str | os.PathLike[str], target: str | os.PathLike[str]
             slug="upgrade-damaged",
         )
     TraceWriter.check_target(target, overwrite=overwrite)
-    aside = target.with_name(f".{target.name}.upgrade")
-    try:
+    with written_aside(target) as aside:
         _copy(source, aside, trace.format_version)
-        aside.replace(target)
-    finally:
-        aside.unlink(missing_ok=True)
     return trace.format_version
 
 
 def _copy(source: Path, aside: Path, version: int) -> None:
     decode = decoder(version)
-    aside.unlink(missing_ok=True)
     with open_bytes(source) as file, TraceWriter(aside) as writer:
         file.seek(PREAMBLE_BYTES)
         for found in FrameScanner(file.read, PREAMBLE_BYTES):

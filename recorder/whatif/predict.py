@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from cbtrace.recorder.whatif.settings import EngineSettings
 from cbtrace.recorder.whatif.time_model import Beyond, TimeModel
 from cbtrace.recorder.whatif.timed_parts import PredictedTimer, TimedParts
 from cbtrace.traces import Trace, TraceExistsError, TraceWriter
+from cbtrace.traces.aside import written_aside
 from cbtrace.traces.schema import Header, Scalar
 
 _NO_DEVICE_TIMES = "the recordings have no device times to predict from"
@@ -47,7 +47,7 @@ def predict(
     settings = EngineSettings.of(trace.engines[0]).changed(trace, changes)
     engine = _build(trace, settings, changes)
     pace = replace(model, beyond={})
-    with _written_whole(out) as aside:
+    with written_aside(out) as aside:
         _simulate(recording, engine, settings, changes, pace, aside)
     return [beyond for _, beyond in sorted(pace.beyond.items())]
 
@@ -132,13 +132,3 @@ def _header(trace: Trace, changes: Mapping[str, Scalar]) -> Header:
 def told(changes: Mapping[str, Scalar]) -> str:
     """Changes in words."""
     return ", ".join(f"{key}={value}" for key, value in changes.items()) or "its own settings"
-
-
-@contextlib.contextmanager
-def _written_whole(out: Path) -> Iterator[Path]:
-    aside = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
-    try:
-        yield aside
-        aside.replace(out)
-    finally:
-        aside.unlink(missing_ok=True)

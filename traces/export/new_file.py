@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
+from ..aside import written_aside
 from ..errors import TraceExistsError
 
 
@@ -21,12 +21,6 @@ def new_file(path: Path, *, overwrite: bool = False) -> Iterator[TextIO]:
     """
     if path.exists() and not overwrite:
         raise TraceExistsError(f"{path} exists already: choose another name, or allow overwriting it.")
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        aside.unlink(missing_ok=True)
-        # Whoever else may write in this folder cannot lead us to another file by a link of this name.
-        with aside.open("x", encoding="utf-8") as file:
-            yield file
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
+    # Whoever else may write in this folder cannot lead us to another file by a link of this name.
+    with written_aside(path) as aside, aside.open("x", encoding="utf-8") as file:
+        yield file
