@@ -95,6 +95,7 @@ def study(
         ReplayError: a recording cannot be replayed, or they are not alike.
         TraceExistsError: an output exists and is not to be replaced.
     """
+    from cbtrace.recorder.whatif.predict import told
     from cbtrace.recorder.whatif.recording import check_alike, recording
     from cbtrace.recorder.whatif.time_model import fit
     from cbtrace.traces import open_trace
@@ -122,7 +123,7 @@ def study(
     own = _predicted(recordings[0], {}, model, None, overwrite)
     predictions = []
     for change, output in zip(changes, outputs, strict=True):
-        step(", ".join(f"{key}={value}" for key, value in change.items()))
+        step(told(change))
         predictions.append(_predicted(recordings[0], change, model, output, overwrite))
     first = recordings[0].trace
     return Study(first.header.name, len(recordings), _values(first.path), own, predictions, left_out)

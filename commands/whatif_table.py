@@ -15,7 +15,9 @@ _WIDTH = 12
 
 def lines(found: Study) -> Iterator[str]:
     """A table of settings by numbers (times in ms), then what to doubt."""
-    rows = [_told(prediction) for prediction in found.predictions]
+    from cbtrace.recorder.whatif.predict import told
+
+    rows = [told(prediction.changes) for prediction in found.predictions]
     width = max(24, *(len(row) + 3 for row in rows))
     several = f"{found.recordings} recordings, replayed" if found.recordings > 1 else "replayed"
     yield f"{found.name}: {several} with their own settings exactly as recorded. Times in ms."
@@ -29,10 +31,6 @@ def lines(found: Study) -> Iterator[str]:
         yield f"{'error, at most':<{width}}" + "".join(f"{_band(found, key):>{_WIDTH}}" for key in (*_TIMES, *COUNTS))
     yield ""
     yield from _how_sure(found)
-
-
-def _told(prediction: Prediction) -> str:
-    return ", ".join(f"{key}={value}" for key, value in prediction.changes.items())
 
 
 def _of(label: str, prediction: Prediction, width: int) -> Iterator[str]:
@@ -61,17 +59,19 @@ def _band(found: Study, key: str) -> str:
 
 def next_lines(found: Study, limits: Sequence[Limit], maximize: str, worth: list[Prediction]) -> Iterator[str]:
     """The settings that keep the limits, best first, and of which of them that is not sure."""
-    told = " and ".join(limit.text for limit in limits) or "no limit"
+    from cbtrace.recorder.whatif.predict import told
+
+    kept = " and ".join(limit.text for limit in limits) or "no limit"
     yield ""
     if not worth:
-        yield f"None of these settings is predicted to keep {told}."
+        yield f"None of these settings is predicted to keep {kept}."
         return
-    yield f"Worth running next, largest {maximize} first ({told}):"
+    yield f"Worth running next, largest {maximize} first ({kept}):"
     for number, prediction in enumerate(worth, 1):
         value = (prediction.values or {})[maximize]
         unsure = [limit.text for limit in may_miss(found, prediction, limits)]
         doubt = f"; by what predictions are off, may miss {' and '.join(unsure)}" if unsure else ""
-        yield f"  {number}. {_told(prediction)}: {_cell(value)}{doubt}"
+        yield f"  {number}. {told(prediction.changes)}: {_cell(value)}{doubt}"
 
 
 def _how_sure(found: Study) -> Iterator[str]:

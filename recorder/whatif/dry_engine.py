@@ -46,8 +46,7 @@ class DryInputs:
     compute_stream = None
     pairs = 1
 
-    def __init__(self, *, cache: Any, **_: Any) -> None:
-        self._cache = cache
+    def __init__(self, **_: Any) -> None:
         self._members: list[list[Any]] = [[] for _ in range(self.pairs)]
         self._graphs: list[set[tuple[int, ...]]] = [set() for _ in range(self.pairs)]
         self.current_pair = 0

@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import structs
 
 from cbtrace.recorder.engine_watch import EngineWatch
+from cbtrace.recorder.gpu_time import GpuStepTimer
 from cbtrace.recorder.options import Options
 from cbtrace.recorder.sink import Sink
 from cbtrace.recorder.whatif.dry_engine import build_dry_engine
@@ -25,19 +26,6 @@ from cbtrace.recorder.whatif.settings import EngineSettings
 from cbtrace.recorder.whatif.workload import ReplayRequest, recorded_workload
 from cbtrace.traces import Trace, TraceWriter, open_trace
 from cbtrace.traces.schema import EndReason, EventKind
-
-
-class _NoTimer:
-    """A replay by steps knows no times."""
-
-    reason, not_ready = "the schedule is replayed, not its times", 0
-
-    def begin(self, step: int) -> None: ...
-
-    def end(self, step: int) -> None: ...
-
-    def collect(self, step: int) -> int:
-        return -1
 
 
 def self_check(trace: Trace) -> list[ReplayRequest]:
@@ -84,7 +72,8 @@ def _replay(trace: Trace, workload: list[ReplayRequest], path: Path) -> bool:
     sink = Sink(TraceWriter(path), path, 0, clock=lambda: 0)
     watch = EngineWatch(sink, Options(nvml=False))
     sink.emit(trace.header)
-    adapter = watch.replay_begins(engine.manager, engine.processor, _NoTimer())
+    # A replay by steps knows no times: neither the host's nor a device's.
+    adapter = watch.replay_begins(engine.manager, engine.processor, GpuStepTimer(lambda: None, "cpu"))
     sink.emit(structs.replace(trace.engines[0], kv=adapter.geometry))
     scheduled = trace.steps.scheduled_ns
     due = {request.ordinal: int(np.searchsorted(scheduled, request.visible_ns)) for request in workload}

@@ -48,10 +48,6 @@ class Prices:
     by_term: dict[str, float]
     most: dict[str, float]
 
-    def of(self, shape: Shape) -> float:
-        """Nanoseconds of one batch."""
-        return sum(price * count(shape, term) for term, price in self.by_term.items() if price)
-
 
 @dataclass(frozen=True)
 class Beyond:
@@ -87,13 +83,15 @@ class TimeModel:
                 f"No recording given shows how long the {part} of a batch takes{how}: add one that does.",
                 slug="predicted-unseen",
             )
-        for term, most in prices.most.items():
-            asked = count(shape, term)
+        total = 0.0
+        for term, price in prices.by_term.items():
+            asked, most = count(shape, term), prices.most[term]
+            total += price * asked
             if asked > most:
                 known = self.beyond.get((part, term))
                 if known is None or asked > known.asked:
                     self.beyond[part, term] = Beyond(part, term, asked, most)
-        return round(prices.of(shape))
+        return round(total)
 
     def schedule(self, shape: Shape) -> int:
         """See :class:`~cbtrace.recorder.whatif.pace.Pace`, as all of these."""
