@@ -5,14 +5,17 @@ Prints the tables of docs/diff.md. Nothing is recorded: values of runs are drawn
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from cbtrace.site.analysis.noise import HEADLINE_LEVEL, LEVEL, judge
+from noises import Floats, heavy_tailed, log_normal, outliers, two_modes, wandering, warming
 
-Floats = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int, int], Floats]
 MANY = 20_000
 REPEATS = (2, 3, 4, 5, 7, 10)
@@ -20,30 +23,6 @@ REPEATS = (2, 3, 4, 5, 7, 10)
 
 def normal(noise: float) -> Draw:
     return lambda source, many, runs: 1 + noise * source.standard_normal((many, runs))
-
-
-def log_normal(source: np.random.Generator, many: int, runs: int) -> Floats:
-    return np.exp(0.3 * source.standard_normal((many, runs)))
-
-
-def heavy_tailed(source: np.random.Generator, many: int, runs: int) -> Floats:
-    return 1 + 0.02 * source.standard_t(2, (many, runs))
-
-
-def outliers(source: np.random.Generator, many: int, runs: int) -> Floats:
-    return 1 + 0.01 * source.standard_normal((many, runs)) + 0.2 * (source.random((many, runs)) < 0.1)
-
-
-def two_modes(source: np.random.Generator, many: int, runs: int) -> Floats:
-    return 1 + 0.001 * source.standard_normal((many, runs)) + 0.1 * (source.random((many, runs)) < 0.5)
-
-
-def warming(source: np.random.Generator, many: int, runs: int) -> Floats:
-    return 1 + 0.01 * np.arange(runs) + 0.005 * source.standard_normal((many, runs))
-
-
-def wandering(source: np.random.Generator, many: int, runs: int) -> Floats:
-    return np.asarray(1 + np.cumsum(0.01 * source.standard_normal((many, runs)), axis=1))
 
 
 def words(a: Floats, b: Floats, level: float = LEVEL) -> dict[str, float]:

@@ -10,9 +10,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 # Set before anything imports torch, and inherited by the programs that tests start. Two workers share two cores.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -78,3 +81,13 @@ def cbtrace(tmp_path: Path) -> Cbtrace:
 def program() -> Path:
     """The folder of programs that tests record."""
     return PROGRAMS
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A real Chromium. Not one for all modules: while it runs, so does an event loop, and others start their own."""
+    # Tests of the recorder run where there is no browser.
+    from pages import chromium
+
+    with chromium() as made:
+        yield made

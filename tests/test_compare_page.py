@@ -23,7 +23,7 @@ from cbtrace.site.diff import diff_traces
 from cbtrace.site.diff_json import diff_json
 from cbtrace.traces import open_trace
 from compared_runs import repeats, slower_pair, timed_run
-from pages import Visit, chromium, visit
+from pages import Visit, visit
 from site_runs import HOSTILE, busy_run
 
 OPPOSITE = {
@@ -40,12 +40,6 @@ READ_VALUES = """Array.from(document.querySelectorAll("tr[data-value]"), (row) =
   key: row.dataset.value, word: row.dataset.word, why: row.dataset.why,
   change: row.cells[4].dataset.change === undefined ? null : Number(row.cells[4].dataset.change),
   direction: row.cells[6].textContent, said: row.cells[7].textContent}))"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from cbtrace.site.folder import OutputFolderError
 from cbtrace.site.single_comparison import build_single_comparison
 from cbtrace.traces.experiment import Experiment, RunEntry, StageEntry, VariantEntry, write_experiment
 from compared_runs import slower_pair
-from pages import Links, Visit, chromium, read_links, visit
+from pages import Links, Visit, read_links, visit
 from site_runs import HOSTILE, busy_run, troubled_run
 from trace_builder import eventful
 
@@ -24,12 +23,6 @@ READ_TABLES = """Object.fromEntries(Array.from(document.querySelectorAll("[data-
   Array.from(table.rows, (row) => Array.from(row.cells, (cell) => cell.textContent.replace(/\\s+/g, " ").trim()))]))"""
 READ_SAID = """["verdict", "short"].map((id) =>
   Array.from(document.querySelectorAll(`#${id} p`), (said) => said.textContent).join(" "))"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,16 +10,10 @@ from playwright.sync_api import Browser
 
 from cbtrace.site.build import BuildReport, build_site
 from cbtrace.site.words import LANGUAGES
-from pages import Visit, chromium, visit
+from pages import Visit, visit
 from site_runs import busy_run, troubled_run
 
 AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text(encoding="utf-8")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

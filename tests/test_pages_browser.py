@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
 
 from cbtrace.site.build import BuildReport, build_site
-from pages import Visit, chromium, visit
+from pages import Visit, visit
 from site_runs import HOSTILE, busy_run, troubled_run
 from trace_builder import eventful
 
 ENDLESS = "n" * 300
 """A name without a place to break it."""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from shutil import copytree
@@ -15,7 +14,7 @@ from playwright.sync_api import Browser
 from cbtrace.site.build import BuildReport, build_site
 from cbtrace.traces.experiment import EXPERIMENT_FILE, FailureKind, read_experiment, write_experiment
 from experiment_cases import Lab, Values, write_folder
-from pages import chromium, read_links, visit
+from pages import read_links, visit
 from site_runs import HOSTILE
 
 PHASES = ("import", "model load", "cache creation", "warm-up", "prefill", "decode growth", "generation")
@@ -35,12 +34,6 @@ def everything() -> Lab:
     lab.add("CUDA graphs", changes={"use_cuda_graph": True}, stage=4, repeats=0)
     lab.leave("CUDA graphs", "skipped", 3, "It needs CUDA, which this machine does not have.")
     return lab
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,17 +15,11 @@ from cbtrace.site.folder import write_texts
 from cbtrace.site.pages.index import IndexRow, index_page
 from cbtrace.site.run_files import RunSource, digest_file, run_files
 from cbtrace.site.words import load_words
-from pages import Visit, chromium, visit
+from pages import Visit, visit
 from site_runs import HOSTILE, busy_run, troubled_run
 
 MANY = 3000
 ROWS = "#runs tbody tr[data-run]"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from cbtrace.site.build import BuildReport, build_site
 from cbtrace.site.folder import STATE
 from cbtrace.site.render import CONTENT_SECURITY_POLICY
 from conftest import Cbtrace, started
-from pages import chromium, visit
+from pages import visit
 from site_runs import busy_run
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
@@ -120,12 +120,6 @@ def test_every_page_works_from_nginx(browser: Browser, site: BuildReport, port: 
                 seen.page.click("[data-zoom=in]")  # finer data is loaded
             seen.page.wait_for_load_state("networkidle")
             assert [trouble for trouble in seen.troubles if not trouble.startswith(f"request: {origin}/")] == [], path
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as made:
-        yield made
 
 
 def jobs() -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from playwright.sync_api import Browser
 
 from cbtrace.site.build import BuildReport, build_site
 from cbtrace.traces.schema import Frame, Header, Notice, Severity
-from pages import Visit, chromium, visit
+from pages import Visit, visit
 from site_runs import busy_run, crowded_run, troubled_run
 from test_site_kv_groups import run as hybrid_run
 from test_site_memory_budget import recorded as recorded_memory
@@ -41,12 +40,6 @@ COLORS = """
   return Object.fromEntries(seen);
 }
 """
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as made:
-        yield made
 
 
 class OneOfTwo(TraceBuilder):

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from cbtrace.site.analysis.noise import (
     BAND_LIMIT,
@@ -24,8 +23,8 @@ from cbtrace.site.analysis.noise import (
 from cbtrace.site.analysis.run_values import HEADLINE_KEYS
 from cbtrace.site.analysis.student import student_quantile, student_table
 from cbtrace.templates import student_table as maker
+from noises import Floats, heavy_tailed, log_normal, normal, outliers, two_modes, wandering, warming
 
-Floats = NDArray[np.float64]
 Noise = Callable[[np.random.Generator, int, int], Floats]
 SIMULATIONS = 4000
 """Pairs of sides for each kind of noise and number of runs."""
@@ -63,37 +62,6 @@ def test_the_table_is_the_one_that_its_maker_writes() -> None:
 
 
 # False alarms --------------------------------------------------------------------------------------------------------
-
-
-def normal(source: np.random.Generator, many: int, runs: int) -> Floats:
-    return 1 + 0.02 * source.standard_normal((many, runs))
-
-
-def log_normal(source: np.random.Generator, many: int, runs: int) -> Floats:
-    return np.exp(0.3 * source.standard_normal((many, runs)))
-
-
-def heavy_tailed(source: np.random.Generator, many: int, runs: int) -> Floats:
-    return 1 + 0.02 * source.standard_t(2, (many, runs))
-
-
-def outliers(source: np.random.Generator, many: int, runs: int) -> Floats:
-    """One run of ten is disturbed."""
-    return 1 + 0.01 * source.standard_normal((many, runs)) + 0.2 * (source.random((many, runs)) < 0.1)
-
-
-def two_modes(source: np.random.Generator, many: int, runs: int) -> Floats:
-    return 1 + 0.001 * source.standard_normal((many, runs)) + 0.1 * (source.random((many, runs)) < 0.5)
-
-
-def warming(source: np.random.Generator, many: int, runs: int) -> Floats:
-    """The machine gets slower by 1 % a run, one after the other."""
-    return 1 + 0.01 * np.arange(runs) + 0.005 * source.standard_normal((many, runs))
-
-
-def wandering(source: np.random.Generator, many: int, runs: int) -> Floats:
-    """Each run is near the one before it."""
-    return np.asarray(1 + np.cumsum(0.01 * source.standard_normal((many, runs)), axis=1))
 
 
 INDEPENDENT = (normal, log_normal, heavy_tailed, outliers)

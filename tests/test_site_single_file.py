@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,14 +14,8 @@ from cbtrace.site.single_file import single_file
 from cbtrace.site.single_run import build_single_run
 from cbtrace.traces import UsageError
 from conftest import Cbtrace
-from pages import chromium, read_links, visit
+from pages import read_links, visit
 from site_runs import HOSTILE, busy_run
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
