@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cbtrace.recorder.facts import NONE, UNSET, collect, digest, scalar
+from cbtrace.recorder.ranks import tensor_parallel_size
 from cbtrace.traces.schema import Facts
 
 _HUB_NAME = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
@@ -40,15 +41,16 @@ _GENERATION_SETTINGS = (
 
 
 def model_facts(model: Any, *, paths: bool = False) -> Facts:
-    """What the model is. Sizes are bytes and counts are of this process (a rank's shard under tensor parallelism);
-    shared (tied) parameters count once, packed ones (4 bits) as they are stored. Never raises."""
+    """What the model is. Sizes are bytes and counts are of this process (a rank's shard under tensor parallelism, over
+    ``tensor_parallel`` ranks); shared (tied) parameters count once, packed ones (4 bits) as they are stored. Never
+    raises."""
     config = _text_config(model)
     readers: dict[str, Callable[[], Any]] = {
         "architecture": lambda: type(model).__name__,
         "type": lambda: model.config.model_type,
         "name": lambda: _name(model.config, paths),
         "revision": lambda: getattr(model.config, "_commit_hash", None),
-        "parameters": lambda: sum(parameter.numel() for parameter in model.parameters()),
+        "parameters": lambda: sum(_own_part(parameter).numel() for parameter in model.parameters()),
         "parameter_bytes": lambda: sum(_size(parameter) for parameter in model.parameters()),
         "buffer_bytes": lambda: sum(_size(buffer) for buffer in model.buffers()),
         "dtype": lambda: {_plain(parameter.dtype) for parameter in model.parameters()},
@@ -66,6 +68,7 @@ def model_facts(model: Any, *, paths: bool = False) -> Facts:
         "max_positions": lambda: config.max_position_embeddings,
         "tied_embeddings": lambda: config.tie_word_embeddings,
         "weights_sample": lambda: sampled_weight_hash(model.named_parameters()),
+        "tensor_parallel": lambda: tensor_parallel_size(model),
     }
     facts = collect(readers)
     for kind, layers in _layers_by_attention(config).items():
@@ -127,9 +130,7 @@ def _sampled_values(parameter: Any) -> bytes | None:
     import numpy
     import torch
 
-    tensor = parameter.detach()
-    if hasattr(tensor, "to_local"):
-        tensor = tensor.to_local()
+    tensor = _own_part(parameter.detach())
     if tensor.is_meta:
         return None
     # As integers of the same width: not every device can index every dtype.
@@ -149,8 +150,13 @@ def _text_config(model: Any) -> Any:
         return getattr(model, "config", None)
 
 
+def _own_part(tensor: Any) -> Any:
+    """What this process holds of a tensor that is split over several."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
 def _size(tensor: Any) -> int:
-    return int(tensor.numel()) * int(tensor.element_size())
+    return int(_own_part(tensor).numel()) * int(tensor.element_size())
 
 
 def _plain(dtype: Any) -> str:

@@ -13,6 +13,7 @@ import itertools
 import os
 import secrets
 import sys
+from typing import Any
 
 _traces = itertools.count()
 
@@ -26,6 +27,21 @@ def rank_of_process() -> tuple[int, int]:
         return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     except ValueError:
         return 0, 1
+
+
+def tensor_parallel_size(model: Any) -> int:
+    """Return over how many ranks each layer of the model is split, by the rule the engine has for it (the dimension
+    ``tp`` of the model's device mesh, or the whole of a mesh without names): 1 for a model that is not.
+
+    Ranks of one tensor-parallel group have consecutive numbers and one schedule; groups answer requests of their own.
+    """
+    mesh = getattr(model, "_device_mesh", None)
+    if mesh is None:
+        return 1
+    names = mesh.mesh_dim_names
+    if names is None:
+        return int(mesh.size())
+    return int(mesh["tp"].size()) if "tp" in names else 1
 
 
 def run_id(world_size: int) -> str:

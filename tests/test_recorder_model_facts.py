@@ -45,6 +45,7 @@ def test_a_llama_is_described_by_its_own_numbers():
         "max_positions": model.config.max_position_embeddings,
         "tied_embeddings": False,
         "weights_sample": None,
+        "tensor_parallel": 1,
     }
     assert str(facts["weights_sample"]).startswith("blake2b:")
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(facts)) == facts
@@ -219,6 +220,7 @@ def test_garbage_is_unknown_and_never_an_error():
     for garbage in (None, object(), SimpleNamespace(config=None), SimpleNamespace(config=SimpleNamespace())):
         facts = model_facts(garbage)
         assert facts.pop("architecture") == type(garbage).__name__
+        assert facts.pop("tensor_parallel") == 1  # as the engine has it: what has no device mesh is not split
         assert {name for name, value in facts.items() if value not in (None, NONE)} == set()
         assert set(generation_facts(garbage, garbage).values()) == {None}
     assert config_facts(None) == config_facts(3) == {}
