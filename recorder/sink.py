@@ -54,7 +54,8 @@ class Sink:
         self.is_ring = writer.is_ring
         """Whether the trace gives up old steps: it then needs rosters more often."""
         self._writer = writer
-        self._held: list[Frame] = []
+        self.held: list[Frame | bytes] = []
+        """Frames of the generation thread that wait for :meth:`release`."""
         self._closing = threading.Lock()
         _open_sinks.add(self)
 
@@ -67,8 +68,8 @@ class Sink:
         """Whether the trace needs a roster soon, because it is a ring and can start anew only at one."""
         return self._writer.wants_roster
 
-    def emit(self, frame: Frame | None) -> None:
-        """Write one frame; ``None`` (a probe that had nothing) is no frame."""
+    def emit(self, frame: Frame | bytes | None) -> None:
+        """Write one frame, or a step that is packed already; ``None`` (a probe that had nothing) is no frame."""
         if not self.live or frame is None:
             return
         try:
@@ -76,17 +77,17 @@ class Sink:
         except Exception as error:
             self.fail(error)
 
-    def hold(self, frame: Frame | None) -> None:
+    def hold(self, frame: Frame | bytes | None) -> None:
         """Keep one frame of the generation thread for the next :meth:`release`: a step is one write, not several."""
         if self.live and frame is not None:
-            self._held.append(frame)
+            self.held.append(frame)
 
     def release(self) -> None:
         """Write what was held, in one write."""
-        frames = self._held
+        frames = self.held
         if not frames:
             return
-        self._held = []
+        self.held = []
         if self.live:
             try:
                 if len(frames) == 1:
@@ -128,8 +129,8 @@ class Sink:
                 return False
             self.live = False
         with contextlib.suppress(Exception):
-            if self._held:
-                self._writer.write_all(self._held)
+            if self.held:
+                self._writer.write_all(self.held)
         # The footer, or the closing itself, may fail for the very reason that ended the recording.
         with contextlib.suppress(Exception):
             self._writer.write(self._footer(reason, text))

@@ -299,9 +299,10 @@ class StepWatch:
         ends = requests.ends
         if ends:
             requests.ends = []
-        self._finished.append((draft, t_ns, ends))
-        if not self._defer:
-            self.flush()
+        if self._defer:
+            self._finished.append((draft, t_ns, ends))
+        else:
+            self._write(draft, t_ns, ends)
         if t_ns >= self._due_ns:
             self._due_ns = self._after_step(t_ns)
         self.applying = False
@@ -312,15 +313,23 @@ class StepWatch:
         Where a device does the work, this is put off until the next batch has been launched: the host then has to wait
         for the device anyway, and the engine does not wait for our write. At most two steps are kept back.
         """
-        finished, sink = self._finished, self._sink
-        while finished:
-            draft, done, ends = finished.pop(0)
-            if draft is not None:
-                sink.hold(draft.frame(done, self._gpu_timer.collect(draft.index) if self._defer else -1))
-                sink.steps += 1
-                sink.cost.end_step()
-            for frame in ends:
-                sink.hold(frame)
+        while self._finished:
+            self._write(*self._finished.pop(0))
+        self._sink.release()
+
+    def _write(self, draft: StepDraft | None, done: int, ends: list[Frame]) -> None:
+        """Write a step together with what is held, or by itself, as most steps are."""
+        sink = self._sink
+        if draft is not None:
+            frame = draft.frame(done, self._gpu_timer.collect(draft.index) if self._defer else -1)
+            sink.steps += 1
+            sink.cost.end_step()
+            if not ends and not sink.held:
+                sink.emit(frame)
+                return
+            sink.hold(frame)
+        for end in ends:
+            sink.hold(end)
         sink.release()
 
     def phase(self) -> str:

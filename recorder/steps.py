@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from cbtrace.recorder.requests import RequestRecord
+from cbtrace.traces.codec import pack_plain
 from cbtrace.traces.schema import CHUNK_FORMAT, ChunkFlag, Step, StepDetail
 from cbtrace.traces.stepcode import pack_ordinals, pack_times
 
@@ -69,10 +70,31 @@ class StepDraft:
         in_slot = self.index >= record.admitted_step and self.decode_mask & record.bit
         return bool(in_slot) or record.ordinal in self.chunk_tokens
 
-    def frame(self, done: int, gpu_ns: int) -> Step:
-        """Return the finished step."""
+    def frame(self, done: int, gpu_ns: int) -> Step | bytes:
+        """Return the finished step; its payload, where it is as most steps are."""
         mask = self.decode_mask
         plain = not (self.chunks or self.useless or self.starved or self.attempts > 1 or self.groups)
+        if plain:
+            packed = pack_plain(
+                self.index,
+                self.start,
+                self.scheduled,
+                self.prepared,
+                self.launched,
+                self.ready,
+                done,
+                gpu_ns,
+                mask,
+                self.kv_free,
+                self.kv_cached,
+                self.waiting,
+                self.active,
+                self.stop,
+                self.flags,
+                self.graph,
+            )
+            if packed is not None:
+                return packed
         return Step(
             self.index,
             pack_times(self.start, self.scheduled, self.prepared, self.launched, self.ready, done),

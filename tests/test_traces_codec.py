@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cbtrace.traces.codec import PACKED_SIZE, decode, encode
+from cbtrace.traces.codec import PACKED_SIZE, decode, encode, pack_plain
 from cbtrace.traces.frames import seal
 from cbtrace.traces.schema import Step, StepDetail
 from cbtrace.traces.stepcode import pack_chunks, pack_slots, pack_times
@@ -51,6 +53,31 @@ steps = st.builds(
 @given(steps)
 def test_a_step_comes_back_as_it_was(step: Step) -> None:
     assert decode(encode(step)) == step
+
+
+@given(
+    instants=st.lists(st.one_of(near(24, 32, 48).map(abs)), min_size=6, max_size=6).map(sorted),
+    numbers=st.tuples(*map(near, (32, 32, 16, 16, 13, 11, 3, 5, 8))),
+    decode_bits=st.one_of(st.integers(0, 2**80), st.integers(0, 2100).map(lambda count: (1 << count) - 1)),
+)
+def test_a_plain_step_is_packed_as_the_step_that_it_is(
+    instants: list[int], numbers: tuple[int, ...], decode_bits: int
+) -> None:
+    index, gpu_ns, *others = numbers
+    packed = pack_plain(index, *instants, gpu_ns, decode_bits, *others)
+    bits = decode_bits.to_bytes((decode_bits.bit_length() + 7) // 8, "little")
+    payload = encode(Step(index, pack_times(*instants), gpu_ns, bits, *others))
+    # It leaves steps with long distances, and numbers that do not fit, to the general way.
+    longest = max(later - earlier for earlier, later in pairwise(instants))
+    assert packed == (payload if payload[0] < 128 and longest < 1 << 24 else None)
+
+
+@pytest.mark.parametrize("at", range(6))
+def test_a_plain_step_whose_clock_runs_backwards_is_not_packed(at: int) -> None:
+    instants = [10 * number for number in range(6)]
+    assert pack_plain(1, *instants, -1, 1, 5, 5, 0, 1, 0, 0, 0) is not None
+    instants[at] = -1
+    assert pack_plain(1, *instants, -1, 1, 5, 5, 0, 1, 0, 0, 0) is None
 
 
 def plain(width: int, requests: int = 64) -> Step:

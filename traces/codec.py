@@ -44,17 +44,25 @@ _WIDTHS = {form: [4 if form >> at & 1 else 3 for at in range(5)] for form in ran
 _RECORD = {form: struct.Struct(f"<BI6s{sum(widths)}sIIBHH") for form, widths in _WIDTHS.items()}
 PACKED_SIZE = {form: record.size for form, record in _RECORD.items()}
 """Bytes of a packed step without what has no fixed length, by the payload's first byte."""
+_NARROW_RECORD = PACKED_SIZE[0]
 _NARROW_TIMES, _MIDDLE_TIMES = 23, 28
 """Lengths of :attr:`Step.times` with distances of 3 and of 4 bytes."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Frame).decode
 
 
-def encode(frame: Frame) -> bytes:
-    """The payload of a frame."""
+def encode(frame: Frame | bytes) -> bytes:
+    """The payload of a frame; of a step that :func:`pack_plain` packed, itself."""
+    if type(frame) is bytes:
+        return frame
     if type(frame) is Step:
         return _pack(frame) or _encode(frame)
     return _encode(frame)
+
+
+def is_step(frame: Frame | bytes) -> bool:
+    """Whether a frame is a step, packed already or not."""
+    return type(frame) is bytes or type(frame) is Step
 
 
 def decode(payload: bytes) -> Frame:
@@ -97,6 +105,45 @@ def _pack(step: Step) -> bytes | None:
         return _RECORD[form].pack(form, step.index, times[:6], others, gpu, word, graph, free, cached) + rest
     except struct.error:  # one of the others is too large, or unknown
         return None
+
+
+def pack_plain(
+    index: int,
+    start: int,
+    scheduled: int,
+    prepared: int,
+    launched: int,
+    ready: int,
+    done: int,
+    gpu_ns: int,
+    decode: int,
+    kv_free: int,
+    kv_cached: int,
+    waiting: int,
+    active: int,
+    stop: int,
+    flags: int,
+    graph: int,
+) -> bytes | None:
+    """The payload of a step without details, ``decode`` as an integer; None if it is not as most steps are.
+
+    It is what :func:`encode` makes of the same step (:class:`~.schema.Step`), without the objects between: a recorder
+    writes every step while the engine waits, and finds little of this code in the processor's caches.
+    """
+    a, b, c = scheduled - start, prepared - scheduled, launched - prepared
+    d, e = ready - launched, done - ready
+    device = gpu_ns + 1
+    # Each sum of bits is 0 unless one of them is too large, or negative.
+    if (a | b | c | d | e) >> 24 or start >> 48 or (index | device) >> 32 or (kv_free | kv_cached) >> 16:
+        return None
+    if waiting >> 13 or active >> 11 or stop >> 3 or flags >> 5 or graph >> 8:
+        return None
+    times = start | a << 48 | b << 72 | c << 96 | d << 120 | e << 144
+    word = waiting | active << 13 | stop << 24 | flags << 27
+    record = index << 8 | times << 40 | device << 208 | word << 240 | graph << 272 | kv_free << 280 | kv_cached << 296
+    if decode == (1 << active) - 1:
+        return (record | _DENSE).to_bytes(_NARROW_RECORD, "little")
+    return (record | decode << 8 * _NARROW_RECORD).to_bytes(_NARROW_RECORD + (decode.bit_length() + 7) // 8, "little")
 
 
 def _narrowed(times: bytes) -> tuple[int, bytes]:

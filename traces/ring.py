@@ -10,7 +10,7 @@ import os
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-from .codec import encode
+from .codec import encode, is_step
 from .frames import preamble, seal
 from .schema import (
     Admit,
@@ -25,7 +25,6 @@ from .schema import (
     Overwritten,
     Request,
     Roster,
-    Step,
     Visible,
 )
 
@@ -75,10 +74,10 @@ class RingMemory:
         """Whether the next checkpoint is due."""
         return self.since_roster >= self.limit // 16
 
-    def note(self, frame: Frame, data: bytes, offset: int, frames: int) -> None:
+    def note(self, frame: Frame | bytes, data: bytes, offset: int, frames: int) -> None:
         """Take notice of a frame that is about to be written as ``data`` at ``offset``, after ``frames`` others."""
         self.since_roster += len(data)
-        if type(frame) is Step:
+        if is_step(frame):
             self.steps += 1
         elif isinstance(frame, Request | Visible | Admit):
             self.alive.setdefault(frame.request, []).append(data)

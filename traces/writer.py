@@ -12,11 +12,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from .codec import encode
+from .codec import encode, is_step
 from .errors import TraceExistsError, TraceFullError
 from .frames import PREAMBLE_BYTES, preamble, read_preamble, seal
 from .ring import Checkpoint, RingMemory, append_bytes
-from .schema import MAGIC, Footer, Frame, Step
+from .schema import MAGIC, Footer, Frame
 
 SMALLEST_LIMIT = 1 << 16
 """64 KiB: the smallest ``max_bytes``."""
@@ -96,8 +96,8 @@ class TraceWriter:
         """Whether a ring has gone so far without a roster that it might find none to start anew at."""
         return self._ring is not None and self._ring.wants_roster
 
-    def write(self, frame: Frame) -> None:
-        """Append one frame.
+    def write(self, frame: Frame | bytes) -> None:
+        """Append one frame; bytes are the payload of a step (:func:`~.codec.pack_plain`).
 
         Raises:
             TraceFullError: the size limit is reached; only a :class:`Footer` still fits.
@@ -119,7 +119,7 @@ class TraceWriter:
             self._put(data)
             self._count(frame, self.bytes_written - len(data))
 
-    def write_all(self, frames: Sequence[Frame]) -> None:
+    def write_all(self, frames: Sequence[Frame | bytes]) -> None:
         """Append several frames, none of them a :class:`Footer`, in one write.
 
         Raises as :meth:`write`; when the write fails, none of the frames is in the file. With a size limit, frames are
@@ -159,11 +159,11 @@ class TraceWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _count(self, frame: Frame, start: int) -> None:
-        is_step = type(frame) is Step
+    def _count(self, frame: Frame | bytes, start: int) -> None:
+        step = is_step(frame)
         self.frames += 1
-        self.steps += is_step
-        self._newest.append((start, is_step))
+        self.steps += step
+        self._newest.append((start, step))
 
     def _put(self, data: bytes) -> None:
         whole = self.bytes_written
@@ -201,7 +201,7 @@ class TraceWriter:
 
     # Staying within a limit -------------------------------------------------------------------------------------------
 
-    def _make_room(self, frame: Frame, size: int, limit: int) -> None:
+    def _make_room(self, frame: Frame | bytes, size: int, limit: int) -> None:
         """See to it that the frame fits, or refuse it. Called with the lock held."""
         if self._ring is not None:
             if self.bytes_written + size > limit * 3 // 4:
