@@ -9,14 +9,18 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from .by_request import JoinInputs, RequestJoin
 from .columns import Bools, Ints, StepRequests
 from .gaps import Gaps
+from .pairs import Block, RequestBlock, joined, stable_order
 from .residency import Residencies
 from .schema import ChunkFlag
 from .stepcode import unpack_slots
 from .stepstore import Listed, StepColumns
 
 _BLOCK_STEPS = 8192
+_SET_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)
+"""By byte."""
 _BLOCK_CELLS = 1 << 20  # steps x slots of a block: bounds its memory to some tens of megabytes
 
 
@@ -45,20 +49,6 @@ class Ordinals:
 
 
 @dataclass(frozen=True)
-class Block:
-    """The (step, request) pairs of consecutive steps, as columns; ``row`` counts all steps of the trace."""
-
-    row: Ints
-    request: Ints
-    prefill: Ints
-    decode: Ints
-    recompute: Ints
-    position: Ints
-    new_token: Bools
-    wasted: Bools
-
-
-@dataclass(frozen=True)
 class Totals:
     """Sums over all pairs, by step and by request."""
 
@@ -73,6 +63,8 @@ class Totals:
     prefill: Ints
     recompute: Ints
     wasted: Ints
+    chunks: Block
+    """The pairs that are anything but one plain decode, ordered by request, then by step."""
 
 
 @dataclass(frozen=True)
@@ -120,41 +112,61 @@ class Attribution:
             yield self._block(first, last, progress)
 
     @cached_property
+    def _join(self) -> RequestJoin:
+        return RequestJoin(
+            JoinInputs(
+                steps=self._steps,
+                stays=self._stays,
+                stay_request=self._stay_request,
+                chunk_request=self._chunk_request,
+                wasted_request=self._wasted_request,
+                lost_from=self._lost_from,
+                requests=self._requests,
+                width=self._width,
+            )
+        )
+
+    def members_of(self, row: int) -> Block:
+        """The pairs of one step, ordered by request, without positions."""
+        return self._block(row, row + 1, np.full(len(self._stays.start) + 1, -1, dtype=np.int64))
+
+    def by_request(self) -> Iterator[RequestBlock]:
+        """The same pairs, ordered by request, then by step; each request is whole in one block."""
+        return self._join.parts()
+
+    @cached_property
     def totals(self) -> Totals:
-        """Sums over all blocks; one pass."""
+        """Sums over all pairs; one pass."""
         rows, requests = len(self._index), self._requests
         kv_read, named, unknown = (np.zeros(rows, dtype=np.int64) for _ in range(3))
         delivered, prefill, recompute, wasted = (np.zeros(requests, dtype=np.int64) for _ in range(4))
-        first_row = np.full(requests, rows, dtype=np.int64)
-        last_row = np.full(requests, -1, dtype=np.int64)
-        for block in self.blocks():
-            if not block.row.size:
+        first_row, last_row = (np.full(requests, -1, dtype=np.int64) for _ in range(2))
+        chunks = []
+        for block in self.by_request():
+            pairs, of, given = block.pairs, slice(block.first, block.end), block.given
+            chunks.append(pairs.take(block.chunks))
+            if not pairs.row.size:
                 continue
-            low = int(block.row[0])
-            part = slice(low, int(block.row[-1]) + 1)
-            local = block.row - low
-            kv_read[part] += _sums(local, np.maximum(block.position, 0), part.stop - low)
-            named[part] += np.bincount(local, minlength=part.stop - low)
-            unknown[part] += np.bincount(local, weights=block.position < 0, minlength=part.stop - low).astype(np.int64)
-            prefill += _sums(block.request, block.prefill, requests)
-            recompute += _sums(block.request, block.recompute, requests)
-            wasted += np.bincount(block.request, weights=block.wasted, minlength=requests).astype(np.int64)
-            took, when = block.request[block.new_token], block.row[block.new_token]
-            delivered += np.bincount(took, minlength=requests)
-            first_row[took[::-1]] = np.minimum(first_row[took[::-1]], when[::-1])
+            _add(kv_read, pairs.row, np.maximum(pairs.position, 0))
+            _add(named, pairs.row)
+            _add(unknown, pairs.row[pairs.position < 0])
+            for sums, amount in ((prefill, pairs.prefill), (recompute, pairs.recompute)):
+                sums[of] = _sums(pairs.request[block.chunks] - block.first, amount[block.chunks], of.stop - of.start)
+            wasted[of] = np.bincount(pairs.request[pairs.wasted] - block.first, minlength=of.stop - of.start)
+            took, when = pairs.request[given], pairs.row[given]
+            delivered[of] = np.bincount(took - block.first, minlength=of.stop - of.start)
+            first_row[took[::-1]] = when[::-1]
             last_row[took] = when
         kv_read[(unknown > 0) | (named < self.members)] = -1
-        first_row[first_row == rows] = -1
-        return Totals(kv_read, named, delivered, first_row, last_row, prefill, recompute, wasted)
+        return Totals(kv_read, named, delivered, first_row, last_row, prefill, recompute, wasted, joined(chunks))
 
     @cached_property
     def decode_bits(self) -> Ints:
         """By step: plain decodes."""
-        counts = np.zeros(len(self._index), dtype=np.int64)
-        for first in range(0, len(counts), _BLOCK_STEPS):
-            for at, bits in enumerate(self._steps.decode.slice(first, first + _BLOCK_STEPS), start=first):
-                counts[at] = int.from_bytes(bits, "little").bit_count()
-        return counts
+        decode = self._steps.decode
+        set_bits = _SET_BITS[np.frombuffer(decode.data, dtype=np.uint8)]
+        before = np.append(0, np.cumsum(set_bits, dtype=np.int64))
+        return before[decode.offset + decode.length] - before[decode.offset]
 
     @cached_property
     def members(self) -> Ints:
@@ -174,7 +186,7 @@ class Attribution:
         decodes = self._decodes(first, last, here, begin, end)
         chunks = self._chunks(first, last, here, begin, end)
         both = _Members(*(np.concatenate(pair) for pair in zip(_columns(decodes), _columns(chunks), strict=True)))
-        members = both.take(_stable_order(both.request, both.row))
+        members = both.take(stable_order(both.request, both.row))
         wasted = self._wasted(first, last, members)
         decode = ((members.flags & ChunkFlag.DECODE) > 0).astype(np.int64)
         tokens = members.prefill + members.recompute + decode
@@ -231,7 +243,7 @@ class Attribution:
         """KV entries of each member before its step; moves ``progress``, the entries by stay, on behind the block."""
         if not members.row.size:
             return members.row
-        order = _stable_order(members.stay)
+        order = stable_order(members.stay)
         stay, size = members.stay[order], tokens[order]
         before = np.cumsum(size) - size
         starts = np.flatnonzero(np.diff(stay, prepend=-2))
@@ -269,23 +281,13 @@ def _between(listed: Listed, first: int, last: int) -> slice:
     return slice(int(low), int(high))
 
 
+def _add(totals: Ints, rows: Ints, amounts: Ints | None = None) -> None:
+    """Add to the total of each row: amounts, whose sums are exact up to 2**53, or one."""
+    if rows.size:
+        low, high = int(rows.min()), int(rows.max()) + 1
+        totals[low:high] += np.bincount(rows - low, weights=amounts, minlength=high - low).astype(np.int64)
+
+
 def _sums(group: Ints, value: Ints, groups: int) -> Ints:
     """Sum of ``value`` by group, exact up to 2**53."""
     return np.bincount(group, weights=value, minlength=groups).astype(np.int64)
-
-
-def _stable_order(*keys: Ints) -> NDArray[np.intp]:
-    """Order by the last key, then the one before it; equal ones stay as they are.
-
-    Keys whose values lie close together are narrowed to 16 bits, which numpy sorts in linear time.
-    """
-    order: NDArray[np.intp] = np.arange(len(keys[0]))
-    for key in keys:
-        column = key[order]
-        if column.size:
-            low = column.min()
-            spread = int(column.max()) - int(low)
-            if spread < 1 << 16:
-                column = (column - low).astype(np.uint16)
-        order = order[np.argsort(column, kind="stable")]
-    return order

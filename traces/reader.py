@@ -31,6 +31,7 @@ from .compressed import ZstdFile
 from .errors import EmptyTraceError, NotATraceError, TraceError, TraceNotFoundError, TraceVersionError
 from .frames import PREAMBLE_BYTES, Damage, FrameScanner, nearest_version, preamble, read_preamble
 from .intake import Breach, Intake
+from .pairs import Block, RequestBlock
 from .recovery import Losses, LostRange, RecoveryReport, report
 from .residency import Residencies, residencies
 from .schema import FORMAT_VERSION, MAGIC, Clock, Engine, Footer, GraphKey, Header, KvGeometry, Notice
@@ -154,7 +155,33 @@ class Trace:
     @cached_property
     def tokens(self) -> Tokens:
         """One row a delivered token."""
-        return tables.tokens(self._attribution, self._packed, self.request_sums)
+        return tables.joined(Tokens, list(self.iter_tokens()))
+
+    def iter_tokens(self) -> Iterator[Tokens]:
+        """The rows of :attr:`tokens`, some hundred thousand at a time; each request is whole in one part."""
+        return tables.token_parts(self._attribution, self._packed, self.request_sums)
+
+    def by_request(self) -> Iterator[RequestBlock]:
+        """The pairs of :attr:`step_requests` ordered by request, then by step, some hundred thousand at a time.
+
+        Each request is whole in one block. Steps are rows of :attr:`steps`.
+        """
+        return self._attribution.by_request()
+
+    def token_numbers(self, block: RequestBlock) -> Ints:
+        """The position of each token of a block, in the order of :attr:`~.pairs.RequestBlock.given`."""
+        given = block.given
+        request, row = block.pairs.request[given], block.pairs.row[given]
+        return tables.token_positions(request, row, self._attribution, self._packed, self.request_sums)
+
+    @property
+    def chunks(self) -> Block:
+        """The pairs that are anything but one plain decode, ordered by request, then by step."""
+        return self._attribution.totals.chunks
+
+    def members_of(self, step: int) -> Block:
+        """The pairs of one step, ordered by request; their positions are not computed (-1)."""
+        return self._attribution.members_of(int(np.searchsorted(self._packed.numbers["index"], step)))
 
     @cached_property
     def admissions(self) -> Admissions:

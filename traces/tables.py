@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -286,37 +286,43 @@ def request_sums(intake: Intake, attribution: Attribution, ordinals: Ordinals, p
     )
 
 
-def tokens(attribution: Attribution, packed: StepColumns, sums: RequestSums) -> Tokens:
-    """One row a delivered token, by request, then position. Memory: the table itself and one block."""
-    delivered = attribution.totals.delivered
-    place = np.cumsum(delivered) - delivered
-    request = np.repeat(np.arange(len(delivered), dtype=np.int64), delivered)
-    rows = np.empty(len(request), dtype=np.int64)
-    for block in attribution.blocks():
-        who, row = block.request[block.new_token], block.row[block.new_token]
-        order = np.argsort(who, kind="stable")
-        count = np.bincount(who, minlength=len(delivered))
-        within = np.arange(len(who)) - np.repeat(np.cumsum(count) - count, count)
-        rows[np.repeat(place, count) + within] = row[order]
-        place += count
-    step = packed.numbers["index"][rows]
-    position = _token_positions(request, step, attribution, sums)
+def token_parts(attribution: Attribution, packed: StepColumns, sums: RequestSums) -> Iterator[Tokens]:
+    """One row a delivered token, by request, then position; some hundred thousand rows at a time."""
+    for block in attribution.by_request():
+        given = block.given
+        request, rows = block.pairs.request[given], block.pairs.row[given]
+        position = token_positions(request, rows, attribution, packed, sums)
+        yield Tokens(request, position, packed.numbers["index"][rows], packed.instants[rows, 4])
+
+
+def token_positions(
+    request: Ints, rows: Ints, attribution: Attribution, packed: StepColumns, sums: RequestSums
+) -> Ints:
+    """Number of each token within its request; -1 where it is not known.
+
+    ``request`` and ``rows`` (of steps) are those of all tokens of some requests, by request, then by step.
+    """
+    if not request.size:
+        return request
+    index = packed.numbers["index"]
+    position = _counted_positions(request, index[rows], attribution, sums)
     if (position < 0).any():
-        anchored = _anchored_positions(request, rows, packed.numbers["index"], attribution, sums.anchors)
+        anchored = _anchored_positions(request, rows, index, attribution, sums.anchors)
         position = np.where(position < 0, anchored, position)
-    return Tokens(request, position, step, packed.instants[rows, 4])
+    return position
 
 
-def _token_positions(request: Ints, step: Ints, attribution: Attribution, sums: RequestSums) -> Ints:
+def _counted_positions(request: Ints, step: Ints, attribution: Attribution, sums: RequestSums) -> Ints:
     """Number of each token within its request.
 
     Counted forward as long as no step since the request's admission is missing, else back from its end as long as none
     up to there is; -1 in between.
     """
     delivered = attribution.totals.delivered
-    first = np.cumsum(delivered) - delivered
-    rank = np.arange(len(request)) - first[request] + 1
-    position = rank + sums.before[request]
+    begins = np.flatnonzero(np.diff(request, prepend=-1))
+    length = np.diff(np.append(begins, len(request)))
+    first = request[begins]
+    position = np.arange(len(request)) + np.repeat(sums.before[first] + 1 - begins, length)
     gaps = attribution.token_gaps
     if not gaps.any_before(step):
         return position
