@@ -11,7 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
-from cbtrace.site.folder import explained, write_texts
+from cbtrace.site.folder import OutputWriteError, explained, write_texts
 from cbtrace.site.pages.chrome import Chrome
 from cbtrace.site.records import as_kept, record_path, record_text
 from cbtrace.site.run_files import RunRecord, RunSource, run_files
@@ -99,18 +99,24 @@ def build_runs(chrome: Chrome, tasks: Sequence[RunTask], aside: Path, jobs: int)
 def build_run(chrome: Chrome, task: RunTask, aside: Path) -> FinishedRun | FailedRun:
     """Build one run below ``aside``. Whatever is wrong with its trace is told, not raised."""
     path = task.source.path
+    sizes: dict[str, int] = {}
+
+    def write(name: str, text: str) -> None:
+        with explained(aside):
+            sizes.update(write_texts(aside, {name: text}))
+
     try:
-        record, texts = run_files(chrome, task.source)
-        record = as_kept(record)
+        record = as_kept(run_files(chrome, task.source, write))
+    except OutputWriteError:
+        raise
     except TraceError as error:
         return FailedRun(path, str(error), error.slug)
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         reason = f"{type(error).__name__}: {error}; {Path(place.filename).name}, line {place.lineno}"
         return FailedRun(path, f"The page of {path.name} could not be made ({reason}): report this.", "page-failed")
-    with explained(aside):
-        sizes = write_texts(aside, texts)
-        return FinishedRun(record, sizes | write_texts(aside, {task.record: record_text(record, sizes)}))
+    write(task.record, record_text(record, sizes))
+    return FinishedRun(record, sizes)
 
 
 def _in_processes(chrome: Chrome, tasks: Sequence[RunTask], aside: Path, workers: int) -> Outcomes:

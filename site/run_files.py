@@ -5,29 +5,38 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from cbtrace.site.analysis.attribution import Cuts, attribute
 from cbtrace.site.analysis.experiment import PassTokens, pass_tokens
 from cbtrace.site.analysis.goodput import service_times
+from cbtrace.site.analysis.kv_stays import kv_stays
+from cbtrace.site.analysis.lifelines import lifelines
 from cbtrace.site.analysis.run_conditions import RunConditions, run_conditions
 from cbtrace.site.analysis.summary import RunSummary, summarize
 from cbtrace.site.assets import hashed_name
 from cbtrace.site.pages.chrome import Chrome
+from cbtrace.site.pages.class_section import longest_gaps
 from cbtrace.site.pages.compare_data import compare_data
 from cbtrace.site.pages.compare_groups import compare_entry
 from cbtrace.site.pages.compare_requests import compare_requests, token_files
 from cbtrace.site.pages.goodput_section import goodput_data
 from cbtrace.site.pages.index import IndexRow, index_row
-from cbtrace.site.pages.request_data import DETAILS_A_FILE, request_files
-from cbtrace.site.pages.run import RunView, run_page, run_view, time_origin
-from cbtrace.site.pages.step_data import step_files
-from cbtrace.site.pages.timeline_data import TimelineData, timeline_data
+from cbtrace.site.pages.request_data import (
+    DETAILS_A_FILE,
+    RequestParts,
+    gaps_a_request,
+    request_details,
+    request_head,
+    request_lists,
+)
+from cbtrace.site.pages.run import run_page, run_view, time_origin
+from cbtrace.site.pages.timeline_data import timeline_data, timeline_parts
 from cbtrace.site.pages.where import cut_rows
 from cbtrace.site.render import data_script
 from cbtrace.site.words import Words
@@ -70,12 +79,18 @@ class RunRecord(msgspec.Struct, frozen=True):
     tokens: PassTokens
 
 
+Write = Callable[[str, str], object]
+"""Takes a file as it is finished: its path relative to the site, and its text."""
+
+
 @dataclass
 class RunFiles:
-    """The files of one run while they are made: texts by path relative to the site."""
+    """The files of one run while they are made: each is handed on at once, since those of a long run are many."""
 
     slug: str
-    texts: dict[str, str] = field(default_factory=dict)
+    write: Write
+    parts: dict[str, list[str]] = field(default_factory=dict)
+    """By kind: the digest in the name of each of its files, for the page to ask for them."""
 
     @property
     def base(self) -> str:
@@ -85,7 +100,7 @@ class RunFiles:
     def add(self, name: str, text: str) -> str:
         """Add a file to the run's folder; return its path relative to the site."""
         path = f"{self.base}/{name}"
-        self.texts[path] = text
+        self.write(path, text)
         return path
 
     def add_data(self, key: str, data: dict[str, Any]) -> str:
@@ -95,9 +110,15 @@ class RunFiles:
         self.add(name, text)
         return name
 
+    def add_part(self, kind: str, data: dict[str, Any]) -> None:
+        """Add the next file of a kind, which the page loads when it is asked for."""
+        digests = self.parts.setdefault(kind, [])
+        name = self.add_data(f"{self.slug}/{kind}-{len(digests)}", data)
+        digests.append(name.split(".")[-2])
 
-def run_files(chrome: Chrome, source: RunSource) -> tuple[RunRecord, dict[str, str]]:
-    """Read a trace; return the record of the run, and the texts of its files by path relative to the site.
+
+def run_files(chrome: Chrome, source: RunSource, write: Write) -> RunRecord:
+    """Read a trace and ``write`` the files of its run; return the record of it.
 
     Raises:
         TraceError: the file cannot be read as a trace.
@@ -105,15 +126,18 @@ def run_files(chrome: Chrome, source: RunSource) -> tuple[RunRecord, dict[str, s
     trace = open_trace(source.path)
     summary, cuts = summarize(trace), attribute(trace)
     slug = run_slug(trace.header.name, source)
-    out = RunFiles(slug)
+    out = RunFiles(slug, write)
     origin = time_origin(trace)
-    timeline = timeline_data(trace, slug, origin, chrome.words)
+    timeline = timeline_data(trace, origin, chrome.words)
     view = run_view(trace, summary, cuts, slug, timeline, chrome.words)
-    details = _add_details(out, _Details(trace, cuts, timeline, view, origin), chrome.words)
+    for kind, part in timeline_parts(trace, timeline, origin):
+        out.add_part(kind, part)
+    _add_requests(out, trace, cuts, origin, chrome.words)
     key = f"{slug}/run"
-    script = out.add_data(key, timeline.overview | details | {"cuts": cut_rows(cuts, chrome.words)})
+    more = {"slug": slug, "parts": out.parts, "cuts": cut_rows(cuts, chrome.words)}
+    script = out.add_data(key, timeline.overview | more)
     side, entry = add_side(out, trace, summary, cuts)
-    record = RunRecord(
+    return RunRecord(
         slug=slug,
         name=view.name.encode(errors="backslashreplace").decode(),  # a file's name need not be text
         page=out.add("index.html", run_page(chrome, view, script, key)),
@@ -125,36 +149,20 @@ def run_files(chrome: Chrome, source: RunSource) -> tuple[RunRecord, dict[str, s
         conditions=run_conditions(trace),
         tokens=pass_tokens(trace.steps),
     )
-    return record, out.texts
 
 
-@dataclass(frozen=True)
-class _Details:
-    """What the files beside a run's page are made from."""
-
-    trace: Trace
-    cuts: Cuts
-    timeline: TimelineData
-    view: RunView
-    origin_ns: int
-
-
-def _add_details(out: RunFiles, of: _Details, words: Words) -> dict[str, Any]:
-    """Add what the page loads when asked: finer levels of the timeline, requests, steps. Returns where it is."""
-    named = np.array([step.index for step in of.view.gaps.steps], dtype=np.int64)
-    requests = request_files(of.trace, of.cuts, of.origin_ns, words)
-    steps = list(step_files(of.trace, named, of.origin_ns))
-    parts = {part.key: part.data for part in of.timeline.files}
-    parts[f"{out.slug}/requests"] = requests.listed
-    parts[f"{out.slug}/goodput"] = goodput_data(service_times(of.trace), words)
-    parts |= {f"{out.slug}/request-{number}": part for number, part in enumerate(requests.details)}
-    parts |= {f"{out.slug}/step-{number}": part for number, part in enumerate(steps)}
-    return {
-        "slug": out.slug,
-        "sources": {key: out.add_data(key, data) for key, data in parts.items()},
-        "details_a_file": DETAILS_A_FILE,
-        "step_starts": [part["index"][0] for part in steps],
-    }
+def _add_requests(out: RunFiles, trace: Trace, cuts: Cuts, origin_ns: int, words: Words) -> None:
+    """Add what the page loads of requests when asked."""
+    count = len(trace.requests.id)
+    longest = longest_gaps(cuts, count)
+    out.add_part("requests", request_head(trace, longest, origin_ns, words))
+    for part in request_lists(trace, longest, origin_ns):
+        out.add_part("list", part)
+    found = RequestParts(cuts.ttft, cuts.gaps, lifelines(trace.requests, cuts.rows, cuts.costs), kv_stays(trace))
+    for first in range(0, count, DETAILS_A_FILE):
+        end = min(first + DETAILS_A_FILE, count)
+        out.add_part("request", request_details(found, first, end, origin_ns, gaps_a_request(count)))
+    out.add_part("goodput", goodput_data(service_times(trace), words))
 
 
 def add_side(out: RunFiles, trace: Trace, summary: RunSummary, cuts: Cuts) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -29,7 +29,8 @@ def build_single_run(path: Path, out: Path, *, title: str | None = None, languag
     words = load_words(language)
     assets = site_assets(words)
     chrome = site_chrome(assets, title, words)
-    record, texts = run_files(chrome, RunSource(path, *digest_file(path), copy=1))
+    texts: dict[str, str] = {}
+    record = run_files(chrome, RunSource(path, *digest_file(path), copy=1), texts.__setitem__)
     explaining = explaining_pages(chrome)
     own = {name: text for name, text in texts.items() if not name.startswith(f"runs/{record.slug}/compare")}
     used = {name: text for name, text in assets.files.items() if name in texts[record.page]}

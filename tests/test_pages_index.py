@@ -183,7 +183,8 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = load_words("en")
     assets = site_assets(words)
     chrome = site_chrome(assets, "Many", words)
-    record, _ = run_files(chrome, RunSource(folder / "run.cbt", *digest_file(folder / "run.cbt"), copy=1))
+    source = RunSource(folder / "run.cbt", *digest_file(folder / "run.cbt"), copy=1)
+    record = run_files(chrome, source, lambda name, text: None)
     rows = [_row(record.row, number) for number in range(MANY)]
     write_texts(folder / "site", dict(assets.files) | {"index.html": index_page(chrome, rows, [], [])})
     return folder / "site" / "index.html"

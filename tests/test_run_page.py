@@ -115,8 +115,8 @@ def test_a_hybrid_model_shows_its_groups_over_time_and_in_a_table(browser: Brows
         assert rows[0].startswith("sliding_attention")
         assert rows[1].startswith("full_attention")
         titles = seen.ask(
-            "cbtrace.timeline.panels.length"
-            " && cbtrace.arrived.get(document.body.dataset.key).rows.group_used_1.map((bytes) => bytes / 1024)"
+            "cbtrace.timeline.panels.length && Array.from("
+            "cbtrace.table(cbtrace.arrived.get(document.body.dataset.key).rows).group_used_1, (bytes) => bytes / 1024)"
         )
         assert titles == [2, 3, 1, 2, 3, 3, 3]
         assert seen.troubles == []

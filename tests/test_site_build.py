@@ -109,15 +109,15 @@ def test_files_that_data_names_exist(traces: list[Path], tmp_path: Path) -> None
     listed = json.loads(runs.removeprefix('cbtrace.load("runs",').removesuffix(");\n"))
     for run in listed["runs"]:
         assert (out / run["src"]).is_file()
-    levels = 0
     for path in out.glob("runs/*/run.*.js"):
         data = json.loads(path.read_text().partition(",")[2].removesuffix(");\n"))
-        for level in data["levels"]:
-            for key in level["keys"]:
-                part = (path.parent / data["sources"][key]).read_text()
-                assert part.startswith(f"cbtrace.load({json.dumps(key)},")
-                levels += 1
-    assert levels > 0, "a longer run has finer levels in files of their own"
+        assert {level["kind"] for level in data["levels"]} | {"requests", "list", "request", "goodput"} == set(
+            data["parts"]
+        )
+        for kind, digests in data["parts"].items():
+            for number, digest in enumerate(digests):
+                part = (path.parent / f"{kind}-{number}.{digest}.js").read_text()
+                assert part.startswith(f'cbtrace.load("{data["slug"]}/{kind}-{number}",')
 
 
 def test_two_runs_of_one_name_and_one_file_name_are_two(tmp_path: Path) -> None:

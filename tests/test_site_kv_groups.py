@@ -15,6 +15,7 @@ from cbtrace.site.words import load_words
 from cbtrace.traces import Trace
 from cbtrace.traces.schema import Engine, KvGroup
 from engines import Case, prompts, recorded, tiny_gemma2
+from packed_tables import table
 from trace_builder import UNIT_BYTES, TraceBuilder
 
 WINDOW, PAGE = 8, 4
@@ -116,8 +117,8 @@ def test_a_real_hybrid_engine_holds_what_its_positions_say(tmp_path: Path) -> No
     assert slack is not None
     assert 0 < slack.mean_share < 0.5  # blocks of 16 tokens, requests of 10 to 114
     words = load_words()
-    timeline = timeline_data(trace, "run", 0, words)
-    rows = timeline.overview["rows"]
+    timeline = timeline_data(trace, 0, words)
+    rows = table(timeline.overview["rows"])
     assert rows["group_used_0"] == found.used[0].tolist()
     told = kv_section(trace, None, timeline.groups, words)
     assert told.groups == []  # no budget, no table

@@ -13,14 +13,18 @@ from hypothesis import strategies as st
 from cbtrace.site.analysis.attribution import attribute
 from cbtrace.site.analysis.bands import bands, pieces_of, singles
 from cbtrace.site.analysis.classes import chunking, request_classes
+from cbtrace.site.analysis.kv_stays import kv_stays
 from cbtrace.site.analysis.lifelines import STATES, lifelines
 from cbtrace.site.analysis.pieces import COLUMN, PIECES
 from cbtrace.site.analysis.slack import block_slack
 from cbtrace.site.build import build_site
+from cbtrace.site.pages import request_data
 from cbtrace.site.pages.class_section import longest_gaps
-from cbtrace.site.pages.request_data import request_files
+from cbtrace.site.pages.request_data import RequestParts, request_details
 from cbtrace.site.words import load_words
 from cbtrace.traces import Trace
+from cbtrace.traces.schema import EndReason
+from packed_tables import groups, rows, table
 from pages import read_links
 from site_runs import busy_run, crowded_run, troubled_run
 from trace_builder import CAPACITY, UNIT_BYTES, TraceBuilder, eventful
@@ -143,18 +147,56 @@ def test_slack_is_not_told_where_blocks_are_shared(tmp_path: Path) -> None:
     assert block_slack(trace.engines[0], trace.steps, trace.requests) is None
 
 
+def request_parts(trace: Trace) -> RequestParts:
+    cuts = attribute(trace)
+    return RequestParts(cuts.ttft, cuts.gaps, lifelines(trace.requests, cuts.rows, cuts.costs), kv_stays(trace))
+
+
 def test_the_data_of_each_request_adds_up(tmp_path: Path) -> None:
     trace = busy_run(tmp_path / "run.cbt", requests=20)
-    cuts = attribute(trace)
-    files = request_files(trace, cuts, 0, load_words())
-    assert len(files.listed["ordinal"]) == files.listed["all"] == 20
-    ttft = [sum(sparse[1::2]) for part in files.details for sparse in part["ttft"]]
+    parts, requests = request_parts(trace), trace.requests
+    for first, end in ((0, 20), (0, 7), (7, 20)):
+        made = request_details(parts, first, end, 0, 8)
+        ttft = [sum(piece["ns"] for piece in pieces) for pieces in groups(made["ttft"])]
+        assert ttft == (requests.first_token_ns - requests.submit_ns)[first:end].tolist()
+        gap_pieces = iter(groups(made["gap_pieces"]))
+        for gaps in groups(made["gaps"]):
+            assert [gap["duration_us"] for gap in gaps] == sorted((gap["duration_us"] for gap in gaps), reverse=True)
+            for gap in gaps:
+                assert sum(piece["ns"] for piece in next(gap_pieces)) // 1000 == gap["duration_us"]
+        for lives, request in zip(groups(made["lives"]), range(first, end), strict=True):
+            spans = np.cumsum([[span["after_us"], span["length_us"]] for span in lives])
+            own = parts.lives.request == request
+            assert spans[0::2].tolist() == (parts.lives.start_ns[own] // 1000).tolist()
+            assert spans[1::2].tolist() == (parts.lives.end_ns[own] // 1000).tolist()
+
+
+@pytest.mark.parametrize("listed", [3, 4096])
+def test_every_request_is_listed_with_its_instants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: int
+) -> None:
+    monkeypatch.setattr(request_data, "LISTED_A_FILE", listed)
+    trace = troubled_run(tmp_path / "run.cbt")
     requests = trace.requests
-    assert ttft == (requests.first_token_ns - requests.submit_ns)[files.listed["ordinal"]].tolist()
-    for part in files.details:
-        for gaps in part["gaps"]:
-            assert [gap[2] for gap in gaps] == sorted((gap[2] for gap in gaps), reverse=True)
-            assert all(sum(gap[6][1::2]) // 1000 == gap[2] for gap in gaps)
+    longest = longest_gaps(attribute(trace), len(requests.id))
+    lists = list(request_data.request_lists(trace, longest, 0))
+    assert [name for part in lists for name in part["id"]] == requests.id
+    found = [request for part in lists for request in rows(part["columns"])]
+    for name in ("visible", "admitted", "first_token", "last_token", "end"):
+        for row, request in enumerate(found):
+            instant, submit = int(getattr(requests, f"{name}_ns")[row]), int(requests.submit_ns[row])
+            expected = request_data.UNKNOWN if instant < 0 else instant // 1000 - submit // 1000
+            assert request[f"{name}_us"] == expected
+    head = request_data.request_head(trace, longest, 0, load_words())
+    files = table(head["files"])
+    for number, part in enumerate(lists):
+        ends = requests.end_ns[number * listed :][: len(part["id"])]
+        running = (ends < 0).any()
+        assert files["end_us"][number] == (-request_data.UNKNOWN if running else int(ends.max()) // 1000)
+    orders = table(head["orders"])
+    assert sorted(orders["trouble"]) == list(range(len(requests.id)))
+    worst = requests.end_reason[orders["trouble"][:3]].tolist()
+    assert worst == [EndReason.FAILED, EndReason.CANCELLED, EndReason.RUNNING]
 
 
 def test_a_page_is_bounded_whatever_the_number_of_requests(tmp_path: Path) -> None:

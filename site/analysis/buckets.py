@@ -10,7 +10,7 @@ import numpy as np
 
 from cbtrace.traces.columns import Ints
 
-PYRAMID_FACTOR = 2
+PYRAMID_FACTOR = 4
 """Each level of zoom has this many times fewer rows than the one below it."""
 
 

@@ -1,4 +1,4 @@
-"""The timeline of a run: one row a step (or a bucket of steps), and marks for what happened between them."""
+"""The timeline of a run: one row a step, or a bucket of steps."""
 
 from __future__ import annotations
 
@@ -8,20 +8,7 @@ import numpy as np
 
 from cbtrace.site.analysis import buckets
 from cbtrace.site.analysis.window import step_durations
-from cbtrace.traces.columns import Events, Ints, Requests, Steps
-from cbtrace.traces.schema import EndReason, EventKind
-
-MARK_KINDS = {
-    EventKind.SOFT_RESET: "soft_reset",
-    EventKind.OFFLOAD: "offload",
-    EventKind.RESTORE: "restore",
-    EventKind.GRAPH_CAPTURE: "capture",
-    EventKind.CANCEL_REQUESTED: "cancel",
-    EventKind.OUT_OF_MEMORY: "out_of_memory",
-    EventKind.FATAL_ERROR: "fatal_error",
-    EventKind.OVERSIZE: "oversize",
-}
-"""Events that are drawn, and their names in the charts and tables."""
+from cbtrace.traces.columns import Ints, Steps
 
 
 @dataclass(frozen=True)
@@ -57,18 +44,6 @@ class TimelineRows:
     """GPU time of the bucket's steps, ns; -1 when any of them is unknown."""
 
 
-@dataclass(frozen=True)
-class Marks:
-    """What happened, one entry each, in order of time."""
-
-    time_ns: list[int]
-    kind: list[str]
-    step: list[int]
-    request: list[int]
-    total: dict[str, int]
-    """How many there were of each kind, also of those left out."""
-
-
 def timeline_rows(steps: Steps, bucket: int) -> TimelineRows:
     """The steps in buckets of ``bucket`` rows; extremes are kept, see :mod:`~cbtrace.site.analysis.buckets`."""
     k, n = bucket, len(steps.index)
@@ -100,36 +75,3 @@ def timeline_rows(steps: Steps, bucket: int) -> TimelineRows:
         duration_sum=buckets.total(duration, k),
         gpu_sum=np.where(gpu_known, buckets.total(steps.gpu_ns, k), -1),
     )
-
-
-def marks(events: Events, requests: Requests, limit: int) -> Marks:
-    """Events worth a mark, and the ends of failed requests: ``limit`` of each kind at most, spread evenly."""
-    rows: list[tuple[int, str, int, int]] = []
-    totals: dict[str, int] = {}
-    for kind, name in MARK_KINDS.items():
-        at = np.flatnonzero(events.kind == kind)
-        if len(at):
-            totals[name] = len(at)
-        rows += [
-            (int(events.time_ns[i]), name, int(events.step[i]), int(events.request[i])) for i in _spread(at, limit)
-        ]
-    failed = np.flatnonzero(requests.end_reason == EndReason.FAILED)
-    if len(failed):
-        totals["failure"] = len(failed)
-    rows += [(int(requests.end_ns[i]), "failure", -1, int(i)) for i in _spread(failed, limit)]
-    rows.sort()
-    return Marks(
-        time_ns=[row[0] for row in rows],
-        kind=[row[1] for row in rows],
-        step=[row[2] for row in rows],
-        request=[row[3] for row in rows],
-        total=totals,
-    )
-
-
-def _spread(rows: Ints, limit: int) -> Ints:
-    """At most ``limit`` of ``rows``, first and last included."""
-    if len(rows) <= limit:
-        return rows
-    chosen: Ints = rows[np.linspace(0, len(rows) - 1, limit).round().astype(np.int64)]
-    return chosen

@@ -9,13 +9,12 @@ import numpy as np
 
 from cbtrace.site import formats
 from cbtrace.site.analysis.goodput import ServiceTimes, ladder
+from cbtrace.site.pages.packed import packed_table
 from cbtrace.site.words import Words
-from cbtrace.traces.columns import Ints
 
-STORED = 20_000
-"""Most requests whose times a page carries; of more, evenly chosen ones: what is said of them is an estimate."""
 TIMES = {"ttft": "ttft", "gap": "longest_gap", "e2e": "e2e"}
 """The kinds of limits, and the times that they are held against."""
+NS_A_US = 1000
 
 
 @dataclass(frozen=True)
@@ -60,18 +59,12 @@ def goodput_section(times: ServiceTimes, words: Words) -> GoodputSection:
 
 
 def goodput_data(times: ServiceTimes, words: Words) -> dict[str, Any]:
-    """Times in microseconds, rounded up, so that no request meets a limit by rounding."""
-    count = len(times.ttft)
-    rows = np.arange(count) if count <= STORED else np.linspace(0, count - 1, STORED).astype(np.int64)
+    """Times of all completed requests in microseconds, rounded up, so that no request meets a limit by rounding."""
+    order = np.argsort(times.ttft, kind="stable")  # differences of a sorted column are short
+    columns = {f"{name}_us": -(-getattr(times, column)[order] // NS_A_US) for name, column in TIMES.items()}
     return {
         "window_s": times.window_s,
         "judged": times.judged,
-        "completed": count,
         "words": words.starting("goodput.js."),
-        **{f"{name}_us": _microseconds(getattr(times, column)[rows]) for name, column in TIMES.items()},
+        "times": packed_table(columns),
     }
-
-
-def _microseconds(values: Ints) -> list[int]:
-    rounded: list[int] = (-(-values // 1000)).tolist()
-    return rounded

@@ -1,147 +1,201 @@
-"""Requests as the browser loads them when asked: one row each, and the life, cut and gaps of each in further files."""
+"""Requests as the browser loads them when asked: lists of all, and the life, cut and gaps of each in further files.
+
+Every request of a run is there, in order of its ordinal, so that an ordinal says in which file it is.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from cbtrace.site.analysis.attribution import Cuts
-from cbtrace.site.analysis.kv_stays import KvStays, kv_stays
-from cbtrace.site.analysis.lifelines import STATES, Lifelines, lifelines
+from cbtrace.site.analysis.attribution import GapCuts, TtftCuts
+from cbtrace.site.analysis.kv_stays import KvStays
+from cbtrace.site.analysis.lifelines import STATES, Lifelines
 from cbtrace.site.analysis.pieces import PIECES
-from cbtrace.site.pages.class_section import longest_gaps
 from cbtrace.site.pages.labels import request_label
+from cbtrace.site.pages.packed import Packed, packed_groups, packed_table
 from cbtrace.site.words import Words
-from cbtrace.traces.columns import Ints
+from cbtrace.traces.columns import Ints, Requests
 from cbtrace.traces.reader import Trace
+from cbtrace.traces.schema import EndReason
 
-LISTED = 10_000
-"""Most requests that are listed: half of them the slowest ones, the rest evenly chosen."""
-DETAILS_A_FILE = 250
+LISTED_A_FILE = 4096
+DETAILS_A_FILE = 256
+ORDERED = 2000
+"""How far an order by a number goes over the whole run; what matches a search or a window is sorted wholly."""
 GAPS_A_REQUEST = 8
+GAPS_STORED = 600_000
+"""Most gaps that are stored over all requests, though each has its longest one."""
 NAME_LENGTH = 200
 NS_A_US = 1000
+UNKNOWN = -(1 << 50)
+"""An instant that is not known, microseconds."""
+
+_INSTANTS = ("visible", "admitted", "first_token", "last_token", "end")
+_COUNTS = ("prompt_tokens", "generated", "prefix_hit", "recomputed", "soft_resets", "offloads", "end_reason")
+_TROUBLE = {EndReason.FAILED: 3, EndReason.CANCELLED: 2, EndReason.RUNNING: 1}
 
 
 @dataclass(frozen=True)
-class RequestFiles:
-    """The list, and the details in files; keys as the browser asks for them."""
+class RequestParts:
+    """What the details of requests are taken from: these requests, or more."""
 
-    listed: dict[str, Any]
-    details: list[dict[str, Any]]
-
-
-def request_files(trace: Trace, cuts: Cuts, origin_ns: int, words: Words) -> RequestFiles:
-    """All data of the requests. Times are microseconds from ``origin_ns``; -1 is unknown."""
-    longest = longest_gaps(cuts, len(trace.requests.id))
-    chosen = _chosen(trace, longest)
-    made = _Made(cuts, lifelines(trace.requests, cuts.rows, cuts.costs), kv_stays(trace))
-    details = [
-        _details(trace, made, chosen[start : start + DETAILS_A_FILE], origin_ns)
-        for start in range(0, len(chosen), DETAILS_A_FILE)
-    ]
-    return RequestFiles(_listed(trace, longest, chosen, origin_ns, words), details)
+    ttft: TtftCuts
+    gaps: GapCuts
+    lives: Lifelines
+    stays: KvStays
 
 
-def _chosen(trace: Trace, longest: Ints) -> Ints:
-    """Which requests are listed, in order of submission."""
+def request_head(trace: Trace, longest: Ints, origin_ns: int, words: Words) -> dict[str, Any]:
+    """What the list of requests begins with: orders of the whole run, and the span of time of each file of the list.
+
+    ``longest`` is the longest token gap of each request in ns, -1 without one. Times are microseconds from
+    ``origin_ns``.
+    """
     requests = trace.requests
     count = len(requests.id)
-    if count <= LISTED:
-        rows = np.arange(count, dtype=np.int64)
-    else:
-        ttft = np.where(requests.first_token_ns >= 0, requests.first_token_ns - requests.submit_ns, 0)
-        slow = [np.argsort(-values, kind="stable")[: LISTED // 4] for values in (ttft, longest)]
-        rows = np.unique(np.concatenate([*slow, np.linspace(0, count - 1, LISTED // 2).astype(np.int64)]))
-    return rows[np.argsort(requests.submit_ns[rows], kind="stable")]
-
-
-def _listed(trace: Trace, longest: Ints, chosen: Ints, origin_ns: int, words: Words) -> dict[str, Any]:
-    requests = trace.requests
-    columns = ("prompt_tokens", "generated", "prefix_hit", "recomputed", "soft_resets", "offloads", "end_reason")
+    begin, end = _alive(requests, origin_ns)
+    starts = np.arange(0, count, LISTED_A_FILE)
+    files = {
+        "begin_us": np.minimum.reduceat(begin, starts) if count else begin,
+        "end_us": np.maximum.reduceat(end, starts) if count else end,
+    }
     return {
-        "all": len(requests.id),
-        "ordinal": chosen.tolist(),
-        "id": [request_label(trace, i)[:NAME_LENGTH] for i in chosen.tolist()],
-        "longest_gap_us": _spans(longest[chosen]),
-        **{name: getattr(requests, name)[chosen].tolist() for name in columns},
-        **{
-            f"{name}_us": _instants(getattr(requests, f"{name}_ns")[chosen], origin_ns)
-            for name in ("submit", "visible", "admitted", "first_token", "last_token", "end")
-        },
-        "error": [requests.error[i][:NAME_LENGTH] for i in chosen.tolist()],
+        "all": count,
+        "unknown": UNKNOWN,
+        "listed_a_file": LISTED_A_FILE,
+        "details_a_file": DETAILS_A_FILE,
+        "gaps_a_request": gaps_a_request(count),
+        "files": packed_table(files),
+        "orders": packed_table({name: _largest(values) for name, values in _measures(requests, longest).items()}),
+        "trouble": [_TROUBLE.get(reason, 0) for reason in EndReason],
         "states": list(STATES),
         "pieces": list(PIECES),
         "words": words.starting("request.js.") | words.starting("state.") | words.starting("piece."),
     }
 
 
-def _instants(values: Ints, origin_ns: int) -> list[int | None]:
-    return [None if v < 0 else (v - origin_ns) // NS_A_US for v in values.tolist()]
+def gaps_a_request(requests: int) -> int:
+    """How many gaps of each request are stored in a run of so many requests."""
+    return max(1, min(GAPS_A_REQUEST, GAPS_STORED // max(requests, 1)))
 
 
-def _spans(values: Ints) -> list[int | None]:
-    return [None if v < 0 else v // NS_A_US for v in values.tolist()]
+def _alive(requests: Requests, origin_ns: int) -> tuple[Ints, Ints]:
+    """By request: from when to when it was there, as far as that is known; beyond all times where it is not."""
+    known = np.stack([getattr(requests, f"{name}_ns") for name in ("submit", *_INSTANTS)])
+    begin = np.where(known < 0, np.iinfo(np.int64).max, known).min(axis=0)
+    begin = np.where((known < 0).all(axis=0), UNKNOWN, (begin - origin_ns) // NS_A_US)
+    end = requests.end_ns
+    return begin, np.where(end < 0, -UNKNOWN, (end - origin_ns) // NS_A_US)
 
 
-@dataclass(frozen=True)
-class _Made:
-    """What the details are taken from."""
+def _measures(requests: Requests, longest: Ints) -> dict[str, Ints]:
+    """What requests can be sorted by: largest first."""
 
-    cuts: Cuts
-    lives: Lifelines
-    stays: KvStays
+    def since_submit(instant: Ints) -> Ints:
+        return np.where((instant < 0) | (requests.submit_ns < 0), -1, instant - requests.submit_ns)
 
-
-def _details(trace: Trace, made: _Made, chosen: Ints, origin_ns: int) -> dict[str, Any]:
-    """By request, in the order of the list: its spans, the cut of its TTFT, its longest gaps and its stays."""
-    cuts, lives = made.cuts, made.lives
-    gap_order = np.lexsort((-cuts.gaps.total_ns, cuts.gaps.request))
-    gap_request = cuts.gaps.request[gap_order]
-    ttft_row = np.full(len(trace.requests.id), -1, dtype=np.int64)
-    ttft_row[cuts.ttft.request] = np.arange(len(cuts.ttft.request))
-    blocks = {"lives": [], "ttft": [], "gaps": [], "stays": []}  # type: dict[str, list[Any]]
-    for request in chosen.tolist():
-        part = slice(*np.searchsorted(lives.request, (request, request + 1)))
-        spans = np.stack([lives.state[part], lives.start_ns[part], lives.end_ns[part]], axis=1)
-        spans[:, 1:] = (spans[:, 1:] - origin_ns) // NS_A_US
-        blocks["lives"].append(spans.reshape(-1).tolist())
-        row = int(ttft_row[request])
-        blocks["ttft"].append(None if row < 0 else _sparse(cuts.ttft.pieces[row]))
-        lo, hi = np.searchsorted(gap_request, (request, request + 1))
-        worst = gap_order[lo : min(hi, lo + GAPS_A_REQUEST)].tolist()
-        blocks["gaps"].append([_gap(cuts, i, origin_ns) for i in worst])
-        blocks["stays"].append(_stays(made.stays, request, origin_ns))
-    return blocks
+    trouble = np.zeros(max(EndReason) + 1, dtype=np.int64)
+    trouble[list(_TROUBLE)] = list(_TROUBLE.values())
+    return {
+        "ttft": since_submit(requests.first_token_ns),
+        "gap": longest,
+        "e2e": since_submit(requests.end_ns),
+        "resets": requests.soft_resets,
+        "prompt": requests.prompt_tokens,
+        "trouble": trouble[np.clip(requests.end_reason, 0, len(trouble) - 1)],
+    }
 
 
-def _stays(stays: KvStays, request: int, origin_ns: int) -> list[list[int]]:
+def _largest(values: Ints) -> Ints:
+    """Ordinals of the largest values, equal ones in their order."""
+    return np.argsort(-values, kind="stable")[:ORDERED]
+
+
+def request_lists(trace: Trace, longest: Ints, origin_ns: int) -> Iterator[dict[str, Any]]:
+    """One row a request, :data:`LISTED_A_FILE` a file. Later instants count from the submit, where that is known."""
+    requests = trace.requests
+    submit = _instants(requests.submit_ns, origin_ns)
+    known = np.where(submit == UNKNOWN, 0, submit)
+    columns = {name: getattr(requests, name) for name in _COUNTS}
+    columns["submit_us"] = submit
+    for name in _INSTANTS:
+        instant = _instants(getattr(requests, f"{name}_ns"), origin_ns)
+        columns[f"{name}_us"] = np.where(instant == UNKNOWN, UNKNOWN, instant - known)
+    columns["longest_gap_us"] = np.where(longest < 0, UNKNOWN, longest // NS_A_US)
+    for first in range(0, len(requests.id), LISTED_A_FILE):
+        rows = range(first, min(first + LISTED_A_FILE, len(requests.id)))
+        yield {
+            "columns": packed_table(columns, slice(rows.start, rows.stop)),
+            "id": [request_label(trace, i)[:NAME_LENGTH] for i in rows],
+            "error": {str(i - first): requests.error[i][:NAME_LENGTH] for i in rows if requests.error[i]},
+        }
+
+
+def _instants(values_ns: Ints, origin_ns: int) -> Ints:
+    return np.where(values_ns < 0, UNKNOWN, (values_ns - origin_ns) // NS_A_US)
+
+
+def request_details(parts: RequestParts, first: int, end: int, origin_ns: int, gaps: int) -> dict[str, Packed]:
+    """Of requests ``first`` up to and without ``end``: spans, the cut of the TTFT, the longest ``gaps``, and stays."""
+    return {
+        "lives": _lives(parts.lives, first, end, origin_ns),
+        "ttft": _ttft(parts.ttft, first, end),
+        **_gaps(parts.gaps, first, end, origin_ns, gaps),
+        "stays": _stays(parts.stays, first, end, origin_ns),
+    }
+
+
+def _of(request: Ints, first: int, end: int) -> tuple[slice, Ints]:
+    """Rows of the requests, and how many each has. ``request`` is sorted."""
+    rows = slice(*np.searchsorted(request, (first, end)))
+    return rows, np.bincount(request[rows] - first, minlength=end - first)
+
+
+def _lives(lives: Lifelines, first: int, end: int, origin_ns: int) -> Packed:
+    """Each span: its state, how long after the one before (or after the origin) it begins, and how long it is."""
+    rows, counts = _of(lives.request, first, end)
+    start, stop = ((times[rows] - origin_ns) // NS_A_US for times in (lives.start_ns, lives.end_ns))
+    before = np.concatenate([[0], stop])[: len(start)]
+    before[(np.cumsum(counts) - counts)[counts > 0]] = 0
+    return packed_groups(counts, {"state": lives.state[rows], "after_us": start - before, "length_us": stop - start})
+
+
+def _ttft(ttft: TtftCuts, first: int, end: int) -> Packed:
+    """The pieces of each TTFT; none of a request that has none to cut."""
+    rows = slice(*np.searchsorted(ttft.request, (first, end)))
+    row, piece = np.nonzero(ttft.pieces[rows])
+    counts = np.bincount(ttft.request[rows][row] - first, minlength=end - first)
+    return packed_groups(counts, {"piece": piece, "ns": ttft.pieces[rows][row, piece]})
+
+
+def _gaps(gaps: GapCuts, first: int, end: int, origin_ns: int, most: int) -> dict[str, Packed]:
+    """The longest gaps of each request, longest first, and the pieces of each gap."""
+    rows, counts = _of(gaps.request, first, end)
+    order = rows.start + np.lexsort((-gaps.total_ns[rows], gaps.request[rows]))
+    rank = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+    worst = order[rank < most]
+    row, piece = np.nonzero(gaps.pieces[worst])
+    columns = {
+        "position": gaps.position[worst],
+        "start_us": (gaps.start_ns[worst] - origin_ns) // NS_A_US,
+        "duration_us": gaps.total_ns[worst] // NS_A_US,
+        "first_step": gaps.first_step[worst],
+        "later_steps": gaps.last_step[worst] - gaps.first_step[worst],
+        "absent": gaps.absent_steps[worst],
+    }
+    pieces = {"piece": piece, "ns": gaps.pieces[worst][row, piece]}
+    return {
+        "gaps": packed_groups(np.minimum(counts, most), columns),
+        "gap_pieces": packed_groups(np.bincount(row, minlength=len(worst)), pieces),
+    }
+
+
+def _stays(stays: KvStays, first: int, end: int, origin_ns: int) -> Packed:
     """By stay: when it began, tokens that were there, tokens reached, blocks, bytes, and what ended it."""
-    part = slice(*np.searchsorted(stays.request, (request, request + 1)))
-    columns = [(stays.time_ns[part] - origin_ns) // NS_A_US]
-    columns += [getattr(stays, name)[part] for name in ("start", "reached", "blocks", "bytes", "left")]
-    rows: list[list[int]] = np.stack(columns, axis=1).tolist()
-    return rows
-
-
-def _gap(cuts: Cuts, row: int, origin_ns: int) -> list[Any]:
-    """Position, start, length, first and last step, steps without the request, and the pieces."""
-    gaps = cuts.gaps
-    return [
-        int(gaps.position[row]),
-        (int(gaps.start_ns[row]) - origin_ns) // NS_A_US,
-        int(gaps.total_ns[row]) // NS_A_US,
-        int(gaps.first_step[row]),
-        int(gaps.last_step[row]),
-        int(gaps.absent_steps[row]),
-        _sparse(gaps.pieces[row]),
-    ]
-
-
-def _sparse(pieces: Ints) -> list[int]:
-    """Alternately the column and the nanoseconds of each piece that is not zero: they add up exactly."""
-    used = np.flatnonzero(pieces)
-    flat: list[int] = np.stack([used, pieces[used]], axis=1).reshape(-1).tolist()
-    return flat
+    rows, counts = _of(stays.request, first, end)
+    columns = {name: getattr(stays, name)[rows] for name in ("start", "reached", "blocks", "bytes", "left")}
+    return packed_groups(counts, {"begun_us": (stays.time_ns[rows] - origin_ns) // NS_A_US} | columns)

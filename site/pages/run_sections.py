@@ -131,9 +131,11 @@ def timeline_section(
         title = words("timeline.title_kv", share=share, waiting=int(steps.waiting.max()))
     told = "timeline.reduction" if data.rows.bucket > 1 else "timeline.reduction_none"
     reduction = words(told, steps=count, rows=len(data.rows.steps), bucket=data.rows.bucket)
-    drawn, all_marks = len(data.marks.kind), sum(data.marks.total.values())
-    if drawn < all_marks:
-        reduction += " " + words("timeline.marks_left_out", drawn=drawn, all=all_marks)
+    all_marks = len(data.marks.kind)
+    if data.drawn < all_marks:
+        reduction += " " + words(
+            "timeline.marks_joined", drawn=formats.number(data.drawn), all=formats.number(all_marks)
+        )
     table = [
         TimelineRow(
             steps=_span(int(rows.first_step[i]), int(rows.steps[i])),

@@ -1,79 +1,77 @@
-"""Single steps as the browser loads them when asked: who was in each, with how many tokens, and what it took."""
+"""Single steps as the browser loads them: the finest level of the timeline, and who was in each step.
+
+Every step of a run is there with all of its members, however long the run is: they are stored as changes from the step
+before, and the browser adds them up from the first step of a file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
 
 import numpy as np
 
+from cbtrace.site.analysis.step_members import StepMembers, step_members
 from cbtrace.site.analysis.window import step_durations
-from cbtrace.traces.columns import Ints
+from cbtrace.site.pages.packed import Packed, packed_groups, packed_table
+from cbtrace.traces.columns import Ints, Steps
 from cbtrace.traces.reader import Trace
 
-STEPS_A_FILE = 256
-MEMBERS_LIMIT = 2_000_000
-"""Most members that are stored over all steps; beyond, members are stored only for the steps that pages name."""
 NS_A_US = 1000
+_INSTANTS = ("start", "scheduled", "prepared", "launched", "ready", "done")
+_AS_THEY_ARE = (
+    "index",
+    "kv_used",
+    "kv_cached",
+    "kv_free",
+    "waiting",
+    "active",
+    "starved",
+    "stop",
+    "flags",
+    "attempts",
+    "kv_read",
+    "prefill_tokens",
+    "decode_tokens",
+    "recompute_tokens",
+    "wasted_tokens",
+)
 
 
-def step_files(trace: Trace, named: Ints, origin_ns: int) -> Iterator[dict[str, Any]]:
-    """Data of consecutive steps, :data:`STEPS_A_FILE` a file. ``named`` steps always have their members."""
-    steps = trace.steps
-    every = len(trace.step_requests.step) <= MEMBERS_LIMIT
-    durations = step_durations(steps)
-    for start in range(0, len(steps.index), STEPS_A_FILE):
-        rows = slice(start, start + STEPS_A_FILE)
-        yield {
-            "index": steps.index[rows].tolist(),
-            "start_us": ((steps.start_ns[rows] - origin_ns) // NS_A_US).tolist(),
-            "duration_us": (durations[rows] // NS_A_US).tolist(),
-            "phases_us": _phases(trace, rows),
-            **{
-                name: getattr(steps, name)[rows].tolist()
-                for name in (
-                    "kv_used",
-                    "kv_cached",
-                    "kv_free",
-                    "waiting",
-                    "active",
-                    "starved",
-                    "stop",
-                    "flags",
-                    "attempts",
-                    "padded_queries",
-                    "padded_kv",
-                    "kv_read",
-                )
-            },
-            "gpu_us": np.where(steps.gpu_ns[rows] < 0, -1, steps.gpu_ns[rows] // NS_A_US).tolist(),
-            "members": [_members(trace, int(step), every or step in named) for step in steps.index[rows]],
-        }
+def step_parts(trace: Trace, origin_ns: int, rows: int, more: Mapping[str, Ints]) -> Iterator[dict[str, Packed]]:
+    """Columns and members of all steps, ``rows`` steps a part. Times are microseconds from ``origin_ns``.
+
+    ``more`` are further columns, one entry a step.
+    """
+    durations = step_durations(trace.steps)
+    for number, members in enumerate(step_members(trace, rows)):
+        part = slice(number * rows, (number + 1) * rows)
+        steps = Steps(*(getattr(trace.steps, field.name)[part] for field in fields(Steps)))
+        columns = _columns(steps, durations[part], origin_ns) | {name: values[part] for name, values in more.items()}
+        yield {"steps": packed_table(columns), "members": _members(members)}
 
 
-def _phases(trace: Trace, rows: slice) -> list[list[int]]:
-    """By step: scheduling, writing inputs, launching, waiting for results, updating."""
-    steps = trace.steps
-    instants = np.stack(
-        [getattr(steps, f"{name}_ns")[rows] for name in ("start", "scheduled", "prepared", "launched", "ready", "done")]
-    )
-    phases: list[list[int]] = (np.diff(instants, axis=0) // NS_A_US).T.tolist()
-    return phases
-
-
-def _members(trace: Trace, step: int, stored: bool) -> dict[str, list[int]] | None:
-    """Requests that decoded one token, and the rest as request, prefill, decode, recompute. None when not stored."""
-    if not stored:
-        return None
-    members = trace.step_requests
-    part = slice(*np.searchsorted(members.step, (step, step + 1)))
-    request, prefill, decode, recompute = (
-        column[part] for column in (members.request, members.prefill, members.decode, members.recompute)
-    )
-    plain = (prefill == 0) & (recompute == 0) & (decode == 1)
-    rest = np.stack([request, prefill, decode, recompute], axis=1)[~plain]
+def _columns(steps: Steps, duration_ns: Ints, origin_ns: int) -> dict[str, Ints]:
+    """Instants are rounded down to microseconds; the five phases are the distances between them."""
+    instants = [(getattr(steps, f"{name}_ns") - origin_ns) // NS_A_US for name in _INSTANTS]
+    tokens = steps.prefill_tokens + steps.decode_tokens + steps.recompute_tokens
     return {
-        "decode": request[plain].tolist(),
-        "rest": rest.reshape(-1).tolist(),
-        "wasted": request[members.wasted[part]].tolist(),
+        **{name: getattr(steps, name) for name in _AS_THEY_ARE},
+        "start_us": instants[0],
+        **{f"phase_{i}_us": instants[i + 1] - instants[i] for i in range(len(instants) - 1)},
+        "duration_us": duration_ns // NS_A_US,
+        "gpu_us": np.where(steps.gpu_ns < 0, -1, steps.gpu_ns // NS_A_US),
+        # Most steps are not padded: then these are all 0.
+        "query_padding": steps.padded_queries - tokens,
+        "kv_padding": np.where(steps.padded_kv < 0, -1, steps.padded_kv - steps.kv_read),
+    }
+
+
+def _members(members: StepMembers) -> Packed:
+    """Each list of requests grouped by step; the work of ``others`` beside them."""
+    work = {name: getattr(members, name) for name in ("prefill", "decode", "recompute")}
+    lists = {name: getattr(members, name) for name in ("joined", "left", "others", "wasted")}
+    return {
+        name: packed_groups(listed.counts, {"request": listed.request} | (work if name == "others" else {}))
+        for name, listed in lists.items()
     }

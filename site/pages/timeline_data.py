@@ -11,71 +11,104 @@ import numpy as np
 from cbtrace.site.analysis import buckets
 from cbtrace.site.analysis.kv import safety_margin
 from cbtrace.site.analysis.kv_groups import KvByGroup, kv_by_group
+from cbtrace.site.analysis.marks import MARK_NAMES, Marks, PointMarks, marks, point_marks
 from cbtrace.site.analysis.memory import memory_series
-from cbtrace.site.analysis.timeline import Marks, TimelineRows, marks, timeline_rows
+from cbtrace.site.analysis.timeline import TimelineRows, timeline_rows
+from cbtrace.site.pages.packed import Packed, packed_table
+from cbtrace.site.pages.step_data import step_parts
 from cbtrace.site.words import Words
+from cbtrace.traces.columns import Ints
 from cbtrace.traces.reader import Trace
 from cbtrace.traces.schema import AdmissionStop, Engine
 
-POINTS = 800
-"""Most points of a panel over the whole run; a zoomed window has between half as many and as many."""
+POINTS = 1600
+"""Most points of a panel over the whole run; a zoomed window has between a quarter as many and as many."""
 ROWS_A_FILE = 2048
-MARKS_A_KIND = 200
 MEMORY_POINTS = 300
+STEPS = "steps"
+"""The kind of the files of single steps, the finest level."""
 
 _TIMES = ("start_ns", "end_ns", "duration_max", "duration_sum", "gpu_sum")
 _NS_A_US = 1000
 
 
 @dataclass(frozen=True)
-class LevelFile:
-    """Rows of one level of zoom, to be written as a data script of its own."""
-
-    key: str
-    data: dict[str, Any]
-
-
-@dataclass(frozen=True)
 class TimelineData:
-    """What the page loads at first (``overview``), and the files for finer windows."""
+    """What the page loads at first (``overview``), and what the files for finer windows are made from."""
 
     overview: dict[str, Any]
-    files: list[LevelFile]
     rows: TimelineRows
     """The coarsest level, which the page also shows as text."""
+    buckets: list[int]
+    """Steps a point of each level, coarsest first; the last is 1."""
     marks: Marks
+    drawn: int
+    """Marks of the coarsest level."""
     groups: KvByGroup | None
     """How the KV cache divides between groups of layers, for a hybrid model."""
 
 
-def timeline_data(trace: Trace, slug: str, origin_ns: int, words: Words) -> TimelineData:
-    """Everything the timeline of ``trace`` draws. Times are microseconds from ``origin_ns``."""
+def timeline_data(trace: Trace, origin_ns: int, words: Words) -> TimelineData:
+    """The timeline of ``trace`` over the whole run. Times are microseconds from ``origin_ns``."""
     sizes = buckets.levels(len(trace.steps.index), POINTS)
-    coarsest = timeline_rows(trace.steps, sizes[0])
+    rows = timeline_rows(trace.steps, sizes[0])
     groups = kv_by_group(trace)
-    files: list[LevelFile] = []
-    levels: list[dict[str, Any]] = []
-    for k in sizes[1:]:
-        made = list(_split(_all_columns(trace, timeline_rows(trace.steps, k), groups, origin_ns), k, slug))
-        files += made
-        starts = [file.data["start_us"][0] for file in made]
-        levels.append({"bucket": k, "starts": starts, "keys": [file.key for file in made]})
-    drawn = marks(trace.events, trace.requests, MARKS_A_KIND)
+    made = marks(trace.events, trace.requests)
+    drawn = point_marks(made, rows.start_ns)
     overview = {
-        "rows": _all_columns(trace, coarsest, groups, origin_ns),
-        "bucket": coarsest.bucket,
+        "rows": packed_table(_all_columns(trace, rows, groups, origin_ns)),
+        "bucket": rows.bucket,
         "steps": len(trace.steps.index),
-        "levels": levels,
+        "points": POINTS,
+        "levels": [_level(trace, k, origin_ns) for k in sizes[1:] or sizes],
         "limits": _limits(trace.engines[-1] if trace.engines else None),
-        "marks": {
-            "time_us": [(t - origin_ns) // _NS_A_US for t in drawn.time_ns],
-            "kind": drawn.kind,
-            "step": drawn.step,
-        },
+        "marks": _marks(drawn, origin_ns),
+        "mark_names": list(MARK_NAMES),
         "memory": _memory(trace, origin_ns),
         "words": _script_words(words),
     }
-    return TimelineData(overview, files, coarsest, drawn, groups)
+    return TimelineData(overview, rows, sizes, made, len(drawn.time_ns), groups)
+
+
+def timeline_parts(trace: Trace, timeline: TimelineData, origin_ns: int) -> Iterator[tuple[str, dict[str, Packed]]]:
+    """The files of all finer levels, in order: the kind of each, and its data."""
+    for k in timeline.buckets[1:-1]:
+        rows = timeline_rows(trace.steps, k)
+        columns = _all_columns(trace, rows, timeline.groups, origin_ns)
+        at = point_marks(timeline.marks, rows.start_ns)
+        for start in range(0, len(rows.steps), ROWS_A_FILE):
+            table = packed_table(columns, slice(start, start + ROWS_A_FILE))
+            yield _kind(k), {"rows": table, "marks": _marks(at, origin_ns, start)}
+    at = point_marks(timeline.marks, trace.steps.start_ns)
+    groups = _group_columns(timeline.groups)
+    for number, part in enumerate(step_parts(trace, origin_ns, ROWS_A_FILE, groups)):
+        yield STEPS, part | {"marks": _marks(at, origin_ns, number * ROWS_A_FILE)}
+
+
+def _kind(bucket: int) -> str:
+    return f"points-{bucket}" if bucket > 1 else STEPS
+
+
+def _level(trace: Trace, bucket: int, origin_ns: int) -> dict[str, Any]:
+    """Where a level is: its kind of files, and the first instant and step of each."""
+    first = slice(None, None, bucket * ROWS_A_FILE)
+    return {
+        "kind": _kind(bucket),
+        "bucket": bucket,
+        "files": packed_table(
+            {
+                "start_us": (trace.steps.start_ns[first] - origin_ns) // _NS_A_US,
+                "step": trace.steps.index[first],
+            }
+        ),
+    }
+
+
+def _marks(made: PointMarks, origin_ns: int, start: int | None = None) -> Packed:
+    """All marks of a level, or those of one file whose first point is ``start``."""
+    rows = slice(None) if start is None else slice(*np.searchsorted(made.point, (start, start + ROWS_A_FILE)))
+    columns = {"time_us": (made.time_ns - origin_ns) // _NS_A_US, "kind": made.kind, "count": made.count}
+    return packed_table(columns, rows)
 
 
 def _memory(trace: Trace, origin_ns: int) -> dict[str, list[int]]:
@@ -96,24 +129,20 @@ def _script_words(words: Words) -> dict[str, str]:
     return charts | words.starting("timeline.js.") | words.starting("step.js.") | stops
 
 
-def _split(columns: dict[str, list[int]], bucket: int, slug: str) -> Iterator[LevelFile]:
-    for number, start in enumerate(range(0, len(columns["steps"]), ROWS_A_FILE)):
-        part = {name: values[start : start + ROWS_A_FILE] for name, values in columns.items()}
-        yield LevelFile(f"{slug}/steps-{bucket}-{number}", part)
-
-
-def _all_columns(trace: Trace, rows: TimelineRows, groups: KvByGroup | None, origin_ns: int) -> dict[str, list[int]]:
+def _all_columns(trace: Trace, rows: TimelineRows, groups: KvByGroup | None, origin_ns: int) -> dict[str, Ints]:
     """Columns of a level by name; of a hybrid model also the bytes of each group, at the step that used most."""
-    columns = _columns(rows, origin_ns)
-    if groups is not None:
-        fullest = buckets.row_of_largest(trace.steps.kv_used, rows.bucket)
-        columns |= {f"group_used_{i}": used[fullest].tolist() for i, used in enumerate(groups.used)}
-    return columns
+    fullest = buckets.row_of_largest(trace.steps.kv_used, rows.bucket)
+    by_group = {name: used[fullest] for name, used in _group_columns(groups).items()}
+    return _columns(rows, origin_ns) | by_group
 
 
-def _columns(rows: TimelineRows, origin_ns: int) -> dict[str, list[int]]:
+def _group_columns(groups: KvByGroup | None) -> dict[str, Ints]:
+    return {} if groups is None else {f"group_used_{i}": used for i, used in enumerate(groups.used)}
+
+
+def _columns(rows: TimelineRows, origin_ns: int) -> dict[str, Ints]:
     """Times become whole microseconds, rounded down, so that their order stays."""
-    columns: dict[str, list[int]] = {}
+    columns: dict[str, Ints] = {}
     for field in fields(rows):
         name, values = field.name, getattr(rows, field.name)
         if not isinstance(values, np.ndarray):
@@ -123,7 +152,7 @@ def _columns(rows: TimelineRows, origin_ns: int) -> dict[str, list[int]]:
             unknown = (values < 0) & (name == "gpu_sum")
             values = np.where(unknown, -1, (values - offset) // _NS_A_US)
             name = f"{name.removesuffix('_ns')}_us"
-        columns[name] = values.tolist()
+        columns[name] = values
     return columns
 
 

@@ -21,6 +21,7 @@
       entry.resolve = resolve;
       const script = document.createElement("script");
       script.src = src;
+      script.onload = () => script.remove();
       script.onerror = () => {
         awaited.delete(key);
         reject(new Error(src));
@@ -29,6 +30,26 @@
     });
     awaited.set(key, entry);
     return entry.promise;
+  }
+
+  // A file of a run's data, by its kind and number. Those asked for longest ago are let go, so that a page which stays
+  // open on a long run does not fill the memory; what is inside the page stays.
+  const KEPT = 160;
+  const recent = new Set();
+  function part(run, kind, number) {
+    const name = `${kind}-${number}`;
+    const key = `${run.slug}/${name}`;
+    const found = need(key, `${name}.${run.parts[kind][number]}.js`);
+    if (!awaited.has(key)) return found;
+    recent.delete(key);
+    recent.add(key);
+    if (recent.size > KEPT) {
+      const [oldest] = recent;
+      recent.delete(oldest);
+      awaited.delete(oldest);
+      arrived.delete(oldest);
+    }
+    return found;
   }
 
   // An element with attributes and children. Strings become text, never HTML.
@@ -165,6 +186,6 @@
     document.addEventListener("keydown", keyPressed);
   }
 
-  window.cbtrace = { load, need, element, fill, nearest, number, bytes, readState, writeState, setState, cellValue, order, onKey, arrived };
+  window.cbtrace = { load, need, part, element, fill, nearest, number, bytes, readState, writeState, setState, cellValue, order, onKey, arrived };
   start();
 })();

@@ -14,18 +14,16 @@
       told.textContent = "";
       return;
     }
-    const key = `${run.slug}/goodput`;
-    const data = await cbtrace.need(key, run.sources[key]);
-    const stored = data.ttft_us.length;
+    const data = await cbtrace.part(run, "goodput", 0);
+    const times = cbtrace.table(data.times);
+    const held = limits.map(([name, limit]) => [times[`${name}_us`], limit]);
     let met = 0;
-    for (let i = 0; i < stored; i += 1) met += limits.every(([name, limit]) => data[`${name}_us`][i] <= limit);
-    const all = stored ? Math.round((met * data.completed) / stored) : 0;
-    told.textContent = fill(data.words[stored < data.completed ? "goodput.js.estimate" : "goodput.js.met"], {
-      rate: number(data.window_s > 0 ? all / data.window_s : null),
-      met: number(all),
+    for (let i = 0; i < times.count; i += 1) met += held.every(([took, limit]) => took[i] <= limit);
+    told.textContent = fill(data.words["goodput.js.met"], {
+      rate: number(data.window_s > 0 ? met / data.window_s : null),
+      met: number(met),
       judged: number(data.judged),
-      share: number((100 * all) / Math.max(1, data.judged)),
-      stored: number(stored),
+      share: number((100 * met) / Math.max(1, data.judged)),
     });
   }
 

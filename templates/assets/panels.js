@@ -137,15 +137,16 @@
     return [{ title: words["plot.memory"], height: 64, bytes: true, most: 1.05 * largest(...names.map((name) => memory[name])), layers }];
   }
 
-  function marksPanel({ marks, words }) {
-    const there = Object.keys(MARKS).filter((kind) => marks.kind.includes(kind));
-    if (!there.length) return [];
-    const layers = there.map((kind, lane) => {
-      const [shape, color] = MARKS[kind];
-      const at = marks.time_us.flatMap((time, i) => (marks.kind[i] === kind ? [[time / 1e6, lane]] : []));
+  // One lane a kind that the run has. A mark stands for all events of its kind in its point.
+  function marksPanel({ marks, kinds, words }) {
+    if (!kinds.length) return [];
+    const layers = kinds.map(({ name, kind }, lane) => {
+      const [shape, color] = MARKS[name];
+      const at = [];
+      for (let i = 0; i < marks.kind.length; i += 1) if (marks.kind[i] === kind) at.push([marks.time_us[i] / 1e6, lane]);
       return { kind: "points", shape, color, at };
     });
-    return [{ title: words["plot.marks"], lane: 16, rows: there.map((kind) => words[`mark.${kind}`]), layers }];
+    return [{ title: words["plot.marks"], lane: 16, rows: kinds.map(({ name }) => words[`mark.${name}`]), layers }];
   }
 
   cbtrace.timeline = { series, panels };

@@ -14,69 +14,77 @@
     return fill(words[`step.js.${key}`], values || {});
   }
 
-  // The file that holds a step: the last one that does not begin after it.
+  const level = data.levels[data.levels.length - 1];
+  const files = cbtrace.table(level.files);
+
+  // The file and the row of a step.
   async function find(step) {
-    let file = data.step_starts.length - 1;
-    while (file > 0 && data.step_starts[file] > step) file -= 1;
-    if (file < 0) return null;
-    const key = `${data.slug}/step-${file}`;
-    const part = await cbtrace.need(key, data.sources[key]);
-    const row = part.index.indexOf(step);
-    return row < 0 ? null : { part, row };
+    if (!files.count || step < files.step[0]) return null;
+    const part = await cbtrace.part(data, level.kind, cbtrace.position(files.step, step));
+    const steps = cbtrace.table(part.steps);
+    const row = cbtrace.position(steps.index, step);
+    return steps.index[row] === step ? { part, steps, row } : null;
   }
 
-  function names() {
-    const key = `${data.slug}/requests`;
-    return cbtrace.need(key, data.sources[key]).then((list) => new Map(list.ordinal.map((ordinal, i) => [ordinal, list.id[i]])));
+  // Requests that decode one token in a row: those who came since the file's first step, without those who left.
+  function decoding({ joined, left }, row) {
+    const there = new Set();
+    const [came, gone] = [joined, left].map((list) => ({ starts: cbtrace.groupStarts(list), request: cbtrace.table(list).request }));
+    for (let i = 0; i <= row; i += 1) {
+      for (let at = gone.starts[i]; at < gone.starts[i + 1]; at += 1) there.delete(gone.request[at]);
+      for (let at = came.starts[i]; at < came.starts[i + 1]; at += 1) there.add(came.request[at]);
+    }
+    return [...there].sort((a, b) => a - b);
   }
 
-  function members(part, row, ids) {
-    const stored = part.members[row];
-    if (!stored) return [element("p", {}, text("members_none"))];
-    const dropped = new Set(stored.wasted);
-    const rows = [];
-    for (let i = 0; i < stored.rest.length; i += 4) rows.push(stored.rest.slice(i, i + 4));
-    for (const request of stored.decode) rows.push([request, 0, 1, 0]);
+  function membersOf(lists, row) {
+    const dropped = new Set(cbtrace.group(lists.wasted, row).map(({ request }) => request));
+    const alone = decoding(lists, row).map((request) => ({ request, prefill: 0, decode: 1, recompute: 0 }));
+    return [...cbtrace.group(lists.others, row), ...alone].map((member) => ({ ...member, wasted: dropped.has(member.request) }));
+  }
+
+  function members(rows, ids) {
     const heads = ["request", "prefill", "decode", "recompute", "note"].map((name, i) => element("th", { scope: "col", class: i > 0 && i < 4 ? "num" : null }, text(name)));
-    const body = rows.map(([request, ...tokens]) =>
-      element("tr", {}, element("th", { scope: "row" }, link(request, ids)), tokens.map((count) => element("td", { class: "num" }, number(count))), element("td", {}, dropped.has(request) ? text("wasted") : "")),
+    const body = rows.map((member) =>
+      element("tr", {}, element("th", { scope: "row" }, link(member.request, ids)), [member.prefill, member.decode, member.recompute].map((count) => element("td", { class: "num" }, number(count))), element("td", {}, member.wasted ? text("wasted") : "")),
     );
     const caption = text("members", { count: rows.length });
-    return [
-      element("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": caption },
-        element("table", { class: "data" }, element("caption", {}, caption), element("thead", {}, element("tr", {}, heads)), element("tbody", {}, body))),
-    ];
+    return element("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": caption },
+      element("table", { class: "data" }, element("caption", {}, caption), element("thead", {}, element("tr", {}, heads)), element("tbody", {}, body)));
   }
 
   function link(request, ids) {
     return element("a", { class: "id", href: "#requests", "data-request": String(request) }, element("bdi", {}, ids.get(request) ?? `#${request}`));
   }
 
-  function phases(part, row) {
-    const heads = part.phases_us[row].map((_, i) => element("th", { scope: "col", class: "num" }, text(`phase_${i}`)));
-    const cells = part.phases_us[row].map((us) => element("td", { class: "num" }, number(us / 1e3)));
+  function phases(steps, row) {
+    const spans = Array.from({ length: 5 }, (_, i) => steps[`phase_${i}_us`][row]);
+    const heads = spans.map((_, i) => element("th", { scope: "col", class: "num" }, text(`phase_${i}`)));
+    const cells = spans.map((us) => element("td", { class: "num" }, number(us / 1e3)));
     const caption = `${text("phases")}, ${text("ms")}`;
     return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
       element("table", { class: "data" }, element("caption", {}, caption), element("thead", {}, element("tr", {}, heads)), element("tbody", {}, element("tr", {}, cells))));
   }
 
-  function facts(part, row) {
+  function facts(steps, row) {
+    const of = Object.fromEntries(steps.names.map((name) => [name, steps[name][row]]));
+    const queries = of.prefill_tokens + of.decode_tokens + of.recompute_tokens + of.query_padding;
     const said = [
       text("summary", {
-        start: (part.start_us[row] / 1e6).toFixed(3),
-        duration: number(part.duration_us[row] / 1e3),
-        waiting: part.waiting[row],
-        active: part.active[row],
-        starved: part.starved[row],
-        stop: words[`stop.${part.stop[row]}`] ?? words["stop.7"],
+        start: (of.start_us / 1e6).toFixed(3),
+        duration: number(of.duration_us / 1e3),
+        waiting: of.waiting,
+        active: of.active,
+        starved: of.starved,
+        stop: words[`stop.${of.stop}`] ?? words["stop.7"],
       }),
-      text("kv", { used: bytes(part.kv_used[row]), cached: bytes(part.kv_cached[row]), free: bytes(part.kv_free[row]), read: number(part.kv_read[row]) }),
+      text("kv", { used: bytes(of.kv_used), cached: bytes(of.kv_cached), free: bytes(of.kv_free), read: number(of.kv_read) }),
     ];
-    if (part.gpu_us[row] >= 0) said.push(text("gpu", { gpu: number(part.gpu_us[row] / 1e3) }));
-    if (part.padded_kv[row] < 0) said.push(text("padded_fast", { queries: number(part.padded_queries[row]) }));
-    else said.push(text("padded", { queries: number(part.padded_queries[row]), kv: number(part.padded_kv[row]) }));
-    if (part.flags[row] & CAPTURED) said.push(text("captured"));
-    if (part.flags[row] & BLOCKED) said.push(text("blocked"));
+    if (of.gpu_us >= 0) said.push(text("gpu", { gpu: number(of.gpu_us / 1e3) }));
+    if (of.kv_padding < 0) said.push(text("padded_fast", { queries: number(queries) }));
+    else said.push(text("padded", { queries: number(queries), kv: number(of.kv_read + of.kv_padding) }));
+    if (of.flags & CAPTURED) said.push(text("captured"));
+    if (of.flags & BLOCKED) said.push(text("blocked"));
     return element("p", {}, said.join(" "));
   }
 
@@ -86,32 +94,58 @@
     return made;
   }
 
+  let asked = 0;
   async function show(step, focus) {
-    const [found, ids] = await Promise.all([find(step), names()]);
+    const turn = ++asked;
+    const found = await find(step);
+    const rows = found ? membersOf(found.part.members, found.row) : [];
+    const ids = new Map((await cbtrace.requests.byOrdinal(rows.map(({ request }) => request))).map(({ ordinal, id }) => [ordinal, id]));
+    if (turn !== asked) return;
     panel.hidden = false;
     const close = button(text("close"), () => cbtrace.setState({ step: null }));
     if (!found) {
       panel.replaceChildren(element("p", {}, text("missing", { step })), close);
+      panel.setAttribute("data-step", String(step));
       return;
     }
-    const { part, row } = found;
-    const tools = element("div", { class: "toolbar" }, button(text("previous"), () => cbtrace.setState({ step: step - 1 })), button(text("next"), () => cbtrace.setState({ step: step + 1 })), close);
-    panel.replaceChildren(element("h3", {}, text("title", { step })), tools, facts(part, row), phases(part, row), ...members(part, row, ids));
+    const { steps, row } = found;
+    const tools = element("div", { class: "toolbar" },
+      button(text("previous"), () => cbtrace.setState({ step: step - 1 })),
+      button(text("next"), () => cbtrace.setState({ step: step + 1 })),
+      button(text("window"), () => around(steps, row)),
+      close);
+    panel.replaceChildren(element("h3", {}, text("title", { step })), tools, facts(steps, row), phases(steps, row), members(rows, ids));
     panel.setAttribute("data-step", String(step));
     if (focus) panel.focus({ preventScroll: false });
   }
 
+  // The timeline's window with the step in its middle third.
+  function around(steps, row) {
+    const [start, span] = [steps.start_us[row], Math.max(1, steps.duration_us[row])];
+    return cbtrace.showWindow((start - span) / 1e6, (start + 2 * span) / 1e6);
+  }
+
+  // A step that is asked for by its number is shown, and so is its place in the timeline.
+  const wanted = document.querySelector("[data-find-step]");
+  wanted.addEventListener("change", async () => {
+    if (!/^\d{1,15}$/.test(wanted.value)) return;
+    const found = await find(Number(wanted.value));
+    if (found) around(found.steps, found.row);
+    cbtrace.setState({ step: wanted.value });
+  });
+
   let current = null;
   function follow() {
-    const wanted = cbtrace.readState().get("step");
-    if (wanted === current) return;
-    current = wanted;
-    if (wanted === null || !/^\d{1,15}$/.test(wanted)) {
+    const step = cbtrace.readState().get("step");
+    if (step === current) return;
+    current = step;
+    if (step === null || !/^\d{1,15}$/.test(step)) {
+      asked += 1;
       panel.hidden = true;
       panel.removeAttribute("data-step");
       return;
     }
-    show(Number(wanted), document.activeElement === document.body);
+    show(Number(step), document.activeElement === document.body);
   }
 
   addEventListener("cbtrace:state", follow);

@@ -4,51 +4,80 @@
 
   const place = document.querySelector('[data-chart="timeline"]');
   const data = cbtrace.arrived.get(document.body.dataset.key);
-  if (!place || !data || !data.rows.start_us.length) return;
+  cbtrace.window = cbtrace.span = [0, 1]; // of a run without steps
+  if (!place || !data || !data.rows.count) return;
 
-  const DRAWN = 800; // points that a window is drawn with at most
   const PATIENCE = 60; // ms until a window is shown with the points at hand, while finer ones are loaded
   const words = data.words;
   const readout = document.querySelector("[data-readout]");
   const status = document.querySelector("[data-window]");
-  const whole = { columns: data.rows, bucket: data.bucket };
-  const first = Math.min(0, data.rows.start_us[0] / 1e6); // from the first submit on, which waits for the first step
-  const last = Math.max(first + 1e-6, data.rows.end_us[data.rows.end_us.length - 1] / 1e6);
-  const meanStep = data.rows.duration_sum_us.reduce((a, b) => a + b, 0) / data.steps;
+  const rows = cbtrace.table(data.rows);
+  const whole = { columns: rows, marks: cbtrace.table(data.marks), bucket: data.bucket };
+  const levels = data.levels.map((level) => ({ ...level, files: cbtrace.table(level.files) }));
+  const first = Math.min(0, rows.start_us[0] / 1e6); // from the first submit on, which waits for the first step
+  const last = Math.max(first + 1e-6, rows.end_us[rows.count - 1] / 1e6);
+  const meanStep = rows.duration_sum_us.reduce((a, b) => a + b, 0) / data.steps;
   const pause = Math.max(5 * meanStep, 20_000); // µs without a batch that are shown as such
   let shown = whole; // the columns that the panels show
   let window_ = [first, last];
   cbtrace.window = window_;
+  cbtrace.span = [first, last];
   const { series, panels } = cbtrace.timeline;
   const all = series(whole, pause);
   let drawn = all; // the series of `shown`
   let asked = 0;
 
-  function joined(parts) {
+  // Points of single steps from a file of the finest level.
+  function points(steps) {
+    const end = steps.start_us.slice();
+    const tokens = new Float64Array(steps.count);
+    for (let i = 0; i < steps.count; i += 1) {
+      for (let phase = 0; phase < 5; phase += 1) end[i] += steps[`phase_${phase}_us`][i];
+      tokens[i] = steps.prefill_tokens[i] + steps.decode_tokens[i] + steps.recompute_tokens[i];
+    }
+    const groups = steps.names.filter((name) => name.startsWith("group_used_")).map((name) => [name, steps[name]]);
+    const made = {
+      first_step: steps.index, steps: new Float64Array(steps.count).fill(1), start_us: steps.start_us, end_us: end,
+      prefill: steps.prefill_tokens, decode: steps.decode_tokens, recompute: steps.recompute_tokens, wasted: steps.wasted_tokens, tokens_max: tokens,
+      used_peak: steps.kv_used, used_min: steps.kv_used, cached: steps.kv_cached,
+      waiting_max: steps.waiting, waiting_min: steps.waiting, active_max: steps.active, active_min: steps.active,
+      duration_max_us: steps.duration_us, duration_sum_us: steps.duration_us, gpu_sum_us: steps.gpu_us, ...Object.fromEntries(groups),
+    };
+    return { ...made, names: Object.keys(made) };
+  }
+
+  // Tables of the same columns as one.
+  function joined(tables) {
     const made = {};
-    if (parts.length === 1) return parts[0];
-    for (const name of Object.keys(parts[0])) made[name] = [].concat(...parts.map((part) => part[name]));
+    for (const name of tables[0].names) {
+      const parts = tables.map((table) => table[name]);
+      made[name] = new Float64Array(parts.reduce((sum, part) => sum + part.length, 0));
+      let at = 0;
+      for (const part of parts) {
+        made[name].set(part, at);
+        at += part.length;
+      }
+    }
     return made;
   }
 
   function within(columns, from, to) {
     const start = cbtrace.position(columns.start_us, from * 1e6);
     const end = cbtrace.position(columns.start_us, to * 1e6) + 1;
-    const made = {};
-    for (const name of Object.keys(columns)) made[name] = columns[name].slice(start, end);
-    return made;
+    return Object.fromEntries(Object.entries(columns).map(([name, values]) => [name, values.subarray(start, end)]));
   }
 
-  // The finest level of zoom that shows the window in at most DRAWN points. Its files are loaded when first needed.
+  // The finest level of zoom that shows the window in as many points as are drawn. Its files are loaded when first needed.
   async function finest(from, to) {
-    for (const level of [...data.levels].reverse()) {
-      const start = cbtrace.position(level.starts, from * 1e6);
-      const end = cbtrace.position(level.starts, to * 1e6);
+    for (const level of levels.slice().reverse()) {
+      const start = cbtrace.position(level.files.start_us, from * 1e6);
+      const end = cbtrace.position(level.files.start_us, to * 1e6);
       if (end - start > 1) continue;
-      const keys = level.keys.slice(start, end + 1);
-      const parts = await Promise.all(keys.map((key) => cbtrace.need(key, data.sources[key])));
-      const columns = within(joined(parts), from, to);
-      if (columns.start_us.length <= DRAWN) return { columns, bucket: level.bucket };
+      const numbers = Array.from({ length: end + 1 - start }, (_, i) => start + i);
+      const parts = await Promise.all(numbers.map((number) => cbtrace.part(data, level.kind, number)));
+      const columns = within(joined(parts.map((part) => (part.rows ? cbtrace.table(part.rows) : points(cbtrace.table(part.steps))))), from, to);
+      if (columns.start_us.length > data.points) continue;
+      return { columns, marks: joined(parts.map((part) => cbtrace.table(part.marks))), bucket: level.bucket };
     }
     return whole;
   }
@@ -223,8 +252,9 @@
   addEventListener("hashchange", fromLink);
 
   cbtrace.showWindow = show;
-  const fixed = { words, limits: data.limits, marks: data.marks, memory: data.memory, span: [first, last] };
-  const plot = cbtrace.plot(place, () => ({ from: window_[0], to: window_[1], axis: words["plot.time_axis"], panels: panels(drawn, all, window_, fixed) }));
+  const kinds = data.mark_names.map((name, kind) => ({ name, kind })).filter(({ kind }) => whole.marks.kind.includes(kind));
+  const fixed = { words, limits: data.limits, kinds, memory: data.memory, span: [first, last] };
+  const plot = cbtrace.plot(place, () => ({ from: window_[0], to: window_[1], axis: words["plot.time_axis"], panels: panels(drawn, all, window_, { ...fixed, marks: shown.marks }) }));
   place.append(cursor, band);
   place.setAttribute("data-drawn", "");
   tell();
