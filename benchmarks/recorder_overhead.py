@@ -162,6 +162,31 @@ def make_engine(options: argparse.Namespace, model: Any) -> Any:
     return model.init_continuous_batching(generation, config)
 
 
+class Stamps:
+    """When the engine had applied the results of each step; the same, and next to nothing, in every variant."""
+
+    def __init__(self, processor: Any) -> None:
+        self._times: list[int] = []
+        apply, clock = processor.update_batch, time.perf_counter_ns
+
+        def update_batch() -> None:
+            apply()
+            self._times.append(clock())
+
+        processor.update_batch = update_batch
+
+    def take(self) -> np.ndarray:
+        """Milliseconds of each step since the last call, without the first."""
+        times, self._times[:] = np.array(self._times), []
+        return np.diff(times) / 1e6
+
+
+def trimmed_mean(values: np.ndarray) -> float:
+    """Mean without the tenth at either end: what a stall of the machine does not touch."""
+    low, high = np.percentile(values, [10, 90])
+    return float(values[(values >= low) & (values <= high)].mean())
+
+
 class Rounds:
     """The walls of each variant, taken in turns in random order, and what its recordings told."""
 
@@ -171,6 +196,9 @@ class Rounds:
         self.walls: dict[str, list[float]] = {name: [] for name in self.variants}
         self.footers: dict[str, list[Any]] = {name: [] for name in self.variants}
         self.step_ns: list[np.ndarray] = []
+        self.stamps = Stamps(manager.batch_processor)
+        self.step_ms: dict[str, list[float]] = {name: [] for name in self.variants}
+        """Trimmed mean of the steps of each run."""
 
     def take(self, rounds: int) -> None:
         order = random.Random(1)
@@ -183,7 +211,9 @@ class Rounds:
     def _take_one(self, name: str, path: Path) -> None:
         settings = VARIANTS[name]
         recording = attach(self.manager, path, **settings) if settings is not None else None
+        self.stamps.take()
         self.walls[name].append(run(self.manager, self.inputs, self.new_tokens))
+        self.step_ms[name].append(trimmed_mean(self.stamps.take()))
         if recording is not None:
             recording.close()
             trace = open_trace(path)
@@ -191,14 +221,30 @@ class Rounds:
             self.step_ns.append(np.diff(trace.steps.ready_ns))
 
     def report(self, name: str) -> str:
-        """One line about a variant."""
-        ratios = np.array(self.walls[name]) / np.array(self.walls["off"])
-        low, high = interval(ratios)
+        """Two lines about a variant."""
+        wall, step = (self._ratio(values, name) for values in (self.walls, self.step_ms))
         footers, walls = self.footers[name], self.walls[name]
         share = np.median([footer.cost_ns / 1e9 / wall for footer, wall in zip(footers, walls, strict=True)])
         p50, p99 = (np.median([getattr(footer, f"cost_{p}_ns") for footer in footers]) / 1e3 for p in ("p50", "p99"))
         own = f"own cost {share:.2%} of the wall, {p50:.0f} us a step p50, {p99:.0f} p99"
-        return f"  {name:<16} wall on / off {np.median(ratios):.4f}, 95 % [{low:.4f}, {high:.4f}]   {own}"
+        return f"  {name:<16} wall on / off {wall}   {own}\n  {'':<16} step on / off {step}   trimmed mean of a run"
+
+    @staticmethod
+    def _ratio(values: dict[str, list[float]], name: str) -> str:
+        """Median over rounds, and its interval."""
+        ratios = np.array(values[name]) / np.array(values["off"])
+        low, high = interval(ratios)
+        return f"{np.median(ratios):.4f}, 95 % [{low:.4f}, {high:.4f}]"
+
+    def details(self) -> str:
+        """What each run took, in the order of the rounds."""
+        kinds = (("s", self.walls), ("ms a step", self.step_ms))
+        lines = [
+            f"    {name}, {unit}: {' '.join(f'{value:.3f}' for value in kind[name])}"
+            for unit, kind in kinds
+            for name in kind
+        ]
+        return "\n".join(lines)
 
 
 def by_runs(options: argparse.Namespace, model: Any, inputs: list[list[int]], folder: Path) -> None:
@@ -217,6 +263,7 @@ def by_runs(options: argparse.Namespace, model: Any, inputs: list[list[int]], fo
     print(f"  off: longest / shortest wall {max(rounds.walls['off']) / min(rounds.walls['off']):.3f}")
     for name in rounds.variants[1:]:
         print(rounds.report(name))
+    print(rounds.details())
     parts.report(open_trace(folder / "parts.cbt").footer.steps)
 
 
