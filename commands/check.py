@@ -31,6 +31,7 @@ def check(
 
     Checked are the bytes, and what must hold in every recording: blocks and tokens are conserved, clocks run forward,
     every request ends once, and the pieces of every latency add up. What the recorder itself remarked is listed too.
+    Of a run over several ranks, ranks that are missing and ranks that do not agree are told.
 
     \b
     Exit codes, for scripts:
@@ -44,9 +45,12 @@ def check(
       cbtrace check run.cbt
       cbtrace check experiments/ --json | jq '.traces[] | select(.severity == "broken")'
     """
+    from cbtrace.commands.rank_findings import rank_findings
     from cbtrace.commands.trace_files import trace_files
 
-    checked = [_check(path) for path in trace_files(traces)]
+    paths = trace_files(traces)
+    of_ranks = rank_findings(paths)
+    checked = [_check(path, of_ranks.get(path, [])) for path in paths]
     if as_json:
         typer.echo(json.dumps({"schema": CHECK_SCHEMA, "traces": [_json(each) for each in checked]}, indent=2))
     else:
@@ -69,7 +73,7 @@ class Checked:
         return max((finding.severity for finding in self.findings), default=None)
 
 
-def _check(path: Path) -> Checked:
+def _check(path: Path, of_ranks: list[Finding]) -> Checked:
     from cbtrace.site.analysis.cut_check import check_cuts
     from cbtrace.traces import TraceError, invariants, open_trace
     from cbtrace.traces.recovery import Finding
@@ -83,9 +87,8 @@ def _check(path: Path) -> Checked:
         Finding(notice.slug, _severity(notice.severity), f"at {notice.t_ns / 1e9:.3f} s", notice.text)
         for notice in trace.notices
     ]
-    return Checked(
-        path, trace.recovery.status, trace.format_version, [*invariants.check(trace), *check_cuts(trace), *remarks]
-    )
+    findings = [*invariants.check(trace), *check_cuts(trace), *remarks, *of_ranks]
+    return Checked(path, trace.recovery.status, trace.format_version, findings)
 
 
 def _severity(number: int) -> Severity:

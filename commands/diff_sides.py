@@ -13,7 +13,8 @@ BETWEEN = "vs"
 
 
 def two_sides(named: Sequence[str]) -> tuple[list[Path], list[Path]]:
-    """``A B``, or ``A... vs B...``: each a trace, or a folder for all traces in it.
+    """``A B``, or ``A... vs B...``: each a trace, or a folder for all traces in it. Ranks of one run are one run: of
+    them the lowest is returned, whose numbers stand for it.
 
     Raises:
         UsageError: it is not clear which belong to A, or a folder holds no trace.
@@ -34,7 +35,9 @@ def two_sides(named: Sequence[str]) -> tuple[list[Path], list[Path]]:
             f"It is open which are A and which are B (traces named: {len(named)}): write A B, or A... {BETWEEN} B...",
             slug="unclear-sides",
         )
-    return trace_files(map(Path, a)), trace_files(map(Path, b))
+    from cbtrace.traces.rank_groups import stand_ins
+
+    return stand_ins(trace_files(map(Path, a))), stand_ins(trace_files(map(Path, b)))
 
 
 def variant_sides(experiment: Path, named: Sequence[str]) -> tuple[list[Path], list[Path]]:

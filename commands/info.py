@@ -27,6 +27,7 @@ def info(
       cbtrace info run.cbt
       cbtrace info run.cbt --json | jq .ttft_ms.p95
     """
+    from cbtrace.commands.rank_findings import rank_lines
     from cbtrace.site.analysis.summary import summarize, summary_json
     from cbtrace.traces import open_trace
 
@@ -34,7 +35,7 @@ def info(
     if as_json:
         typer.echo(json.dumps(summary_json(summary), indent=2, allow_nan=False))
     else:
-        typer.echo("\n".join(_lines(summary)))
+        typer.echo("\n".join([*_lines(summary), *_ranks(rank_lines(trace))]))
 
 
 def _lines(summary: RunSummary) -> Iterator[str]:
@@ -81,6 +82,11 @@ def _recovery(summary: RunSummary) -> Iterator[str]:
         )
     for message in report.messages:
         yield f"{'':<14}{plain(message)}"
+
+
+def _ranks(lines: Iterator[str]) -> Iterator[str]:
+    for number, line in enumerate(lines):
+        yield f"{'' if number else 'ranks':<14}{plain(line)}"
 
 
 def _row(label: str, distribution: Distribution) -> str:

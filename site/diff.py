@@ -89,7 +89,7 @@ def _check_once(runs: Sequence[DiffRun]) -> None:
 declare(
     "run-twice",
     Severity.BROKEN,
-    "Two of the traces to compare hold the same run: one is a copy of the other, a trace was named on both sides, or "
-    "they are two ranks of one run.",
-    "Name each run once, and of several ranks one. Repeats are runs that were recorded one by one.",
+    "Two of the traces to compare hold the same run: one is a copy of the other, or a trace, or two ranks of one run, "
+    "were named on both sides.",
+    "Name each run once, all its ranks on one side. Repeats are runs that were recorded one by one.",
 )

@@ -138,6 +138,14 @@ def _groups_of_run(files: Sequence[RankFile]) -> list[RankGroup]:
     return made
 
 
+def stand_ins(paths: Iterable[Path]) -> list[Path]:
+    """Of traces, those that stand for runs: all but the further ranks of a run whose lowest rank is among them."""
+    paths = list(paths)
+    groups = rank_groups(file for path in paths if (file := rank_of_file(path)) is not None)
+    further = {path for group in groups for path in group.paths[1:]}
+    return [path for path in paths if path not in further]
+
+
 def group_of(path: Path, others: Iterable[Path]) -> RankGroup | None:
     """The group of one file, with those of ``others`` that are of the same run; None for a file of one process."""
     own = rank_of_file(path)

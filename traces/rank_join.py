@@ -66,7 +66,8 @@ class RankJoin:
     @property
     def on_all(self) -> Bools:
         """Rows that every rank has."""
-        return np.logical_and.reduce([steps.known for steps in self.ranks])
+        found: Bools = np.stack([steps.known for steps in self.ranks]).all(axis=0)
+        return found
 
     def of_all(self, name: str) -> Ints:
         """A column of all ranks, shape (ranks, rows)."""

@@ -36,6 +36,8 @@ CATEGORIES = (
     ("hardware.gpu.other_processes", "moment"),
     ("measurement.", "recording"),
     ("software.cbtrace", "recording"),
+    ("ranks.rank", "recording"),
+    ("ranks.", "hardware"),
     ("hardware.", "hardware"),
     ("model.device", "hardware"),
     ("model.dtype", "dtype"),

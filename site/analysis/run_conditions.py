@@ -13,7 +13,7 @@ from cbtrace.site import formats
 from cbtrace.site.analysis.conditions import UNSET, conditions
 from cbtrace.site.plain_text import distinct, plain
 from cbtrace.traces.reader import Trace
-from cbtrace.traces.schema import Facts, Scalar
+from cbtrace.traces.schema import Facts, Header, Scalar
 
 Texts = Mapping[str, str | None]
 
@@ -21,6 +21,10 @@ STATIC = "static"
 """The adapter of static batching; all others record an engine of continuous batching."""
 RENAMED = {"block_size": "page_size"}
 """Settings that Transformers 5.20 renamed: the same quantity under two names."""
+OF_A_RANK = ("parameters", "parameter_bytes", "weights_sample")
+"""Facts of a model that are those of a rank's own part where the model is split: they say nothing of the whole."""
+LAUNCH = ("environment.RANK", "environment.LOCAL_RANK", "environment.WORLD_SIZE")
+"""What a launcher tells its processes: the conditions named ``ranks`` say it for all launchers alike."""
 SAID_TWICE = ("scheduler",)
 """The class of the scheduler, which ``scheduler_type`` tells already."""
 _LONGEST = 200
@@ -49,6 +53,7 @@ def run_conditions(trace: Trace) -> RunConditions:
     engine = trace.engines[-1] if trace.engines else None
     facts: dict[str, Scalar] = {fact.name: fact.value for fact in conditions(trace.header, engine)}
     facts["requests.sent"] = _sent(trace)
+    facts = _by_ranks(facts, trace.header)
     facts |= {name: normal(facts[name]) for name, normal in _NORMAL.items() if name in facts}
     if engine is not None:
         facts["batching"] = "static" if engine.adapter == STATIC else "continuous"
@@ -61,6 +66,21 @@ def run_conditions(trace: Trace) -> RunConditions:
         whole=trace.recovery.whole,
         recorded_ns=trace.header.wall_ns,
     )
+
+
+def _by_ranks(facts: dict[str, Scalar], header: Header) -> dict[str, Scalar]:
+    """The facts with those of the launch under names of their own, and those of a part of the model, too: such parts
+    can be compared with their like, and not with a model that is whole or split otherwise."""
+    world = header.world_size if header.world_size > 0 else None
+    split = facts.pop("model.tensor_parallel", None)
+    split = 1 if world == 1 else split
+    kept = {name: value for name, value in facts.items() if name not in LAUNCH}
+    if split != 1:
+        for name in OF_A_RANK:
+            if f"model.{name}" in kept:
+                kept[f"model.part.{name}"] = kept.pop(f"model.{name}")
+    rank = header.rank if world is not None else None
+    return kept | {"ranks.world_size": world, "ranks.tensor_parallel": split, "ranks.rank": rank}
 
 
 def _sent(trace: Trace) -> str | None:
