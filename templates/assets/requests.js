@@ -52,7 +52,7 @@
     if (turn !== asked) return;
     rows = found;
     spans = lives.flatMap(({ life }, rank) => life.map(({ state, from, to }) => [rank, from / 1e6, to / 1e6, `--piece-of-${head.states[state]}`]));
-    const cut = chosen.cut ? ` ${text("cut", { listed: number(chosen.ordinals.length), all: number(head.all) })}` : "";
+    const cut = chosen.cut ? ` ${text("order_cut", { listed: number(chosen.ordinals.length), all: number(head.all) })}` : "";
     shown.textContent = (rows.length ? text("shown", { from: number(first + 1), to: number(first + rows.length), all: number(chosen.ordinals.length) }) : text("none")) + cut;
     table();
     place.setAttribute("aria-label", text("lanes", { from: first + 1, to: first + rows.length }));
