@@ -95,9 +95,9 @@ def study(
         ReplayError: a recording cannot be replayed, or they are not alike.
         TraceExistsError: an output exists and is not to be replaced.
     """
+    from cbtrace.recorder.whatif.fitting import fit
     from cbtrace.recorder.whatif.predict import told
     from cbtrace.recorder.whatif.recording import check_alike, recording
-    from cbtrace.recorder.whatif.time_model import fit
     from cbtrace.traces import open_trace
 
     _check_outputs(paths, [output for output in outputs if output is not None], overwrite)
@@ -142,7 +142,7 @@ def _check_outputs(paths: list[Path], outputs: list[Path], overwrite: bool) -> N
 
 
 def _left_out(one: Recording, others: list[Recording]) -> LeftOut:
-    from cbtrace.recorder.whatif.time_model import fit
+    from cbtrace.recorder.whatif.fitting import fit
 
     found = _predicted(one, {}, fit([other.measured for other in others]), None, overwrite=False)
     measured, values = _values(one.trace.path), found.values or {}

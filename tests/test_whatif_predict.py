@@ -11,11 +11,12 @@ import pytest
 
 from cbtrace.recorder.whatif.dry_engine import build_dry_engine
 from cbtrace.recorder.whatif.errors import ReplayError
+from cbtrace.recorder.whatif.fitting import fit
 from cbtrace.recorder.whatif.predict import predict
 from cbtrace.recorder.whatif.recording import Recording, check_alike, recording
 from cbtrace.recorder.whatif.replay import DeadEndError, Replay
 from cbtrace.recorder.whatif.settings import EngineSettings
-from cbtrace.recorder.whatif.time_model import TimeModel, fit
+from cbtrace.recorder.whatif.time_model import TimeModel
 from cbtrace.site.analysis.summary import summarize
 from cbtrace.traces import Trace, TraceExistsError, open_trace
 from cbtrace.traces.invariants import check
@@ -39,11 +40,15 @@ def llama() -> Any:
 
 @pytest.fixture(scope="module")
 def runs(llama: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Recording]:
+    """Of three runs each, the least disturbed one: a busy machine can make a run twice as long."""
     folder = tmp_path_factory.mktemp("runs")
-    return {
-        blocks: recording(recorded(case(blocks), llama, folder / f"{blocks}.cbt")[0])
-        for blocks in (ROOMY, TIGHT, BETWEEN)
-    }
+    best: dict[int, Trace] = {}
+    for turn in range(3):
+        for blocks in (ROOMY, TIGHT, BETWEEN):
+            trace, _ = recorded(case(blocks), llama, folder / f"{blocks}-{turn}.cbt")
+            if blocks not in best or summarize(trace).window_s < summarize(best[blocks]).window_s:
+                best[blocks] = trace
+    return {blocks: recording(trace) for blocks, trace in best.items()}
 
 
 @pytest.fixture(scope="module")

@@ -48,7 +48,8 @@ class DryInputs:
 
     def __init__(self, **_: Any) -> None:
         self._members: list[list[Any]] = [[] for _ in range(self.pairs)]
-        self._graphs: list[set[tuple[int, ...]]] = [set() for _ in range(self.pairs)]
+        self._graphs: list[dict[tuple[int, ...], bool]] = [{} for _ in range(self.pairs)]
+        """By the sizes under which a graph is kept: whether it was replayed yet."""
         self.current_pair = 0
         self.use_block_table = False
         self.key: tuple[int, ...] = ()
@@ -102,7 +103,15 @@ class DryInputs:
 
     def keep_graph(self) -> None:
         """They are from now on."""
-        self._graphs[self.current_pair].add(self.key)
+        self._graphs[self.current_pair][self.key] = False
+
+    def is_first_replay(self) -> bool:
+        """Whether the graph of these sizes was captured and never replayed."""
+        return self._graphs[self.current_pair].get(self.key) is False
+
+    def replay_graph(self) -> None:
+        """It is now."""
+        self._graphs[self.current_pair][self.key] = True
 
     def reset(self) -> None:
         """Forget the batches under way."""
@@ -235,7 +244,9 @@ def _dry_runner(processor: Any, settings: EngineSettings) -> None:
 
     def compute_batch(_model: Any, _batch_data: Any) -> None:
         uses_graph = runner.use_cuda_graph_decode if inputs.use_block_table else runner.use_cuda_graph_varlen
-        if uses_graph and not inputs.has_graph():
+        if uses_graph and inputs.has_graph():
+            inputs.replay_graph()
+        elif uses_graph:
             runner._capture_graph()
 
     runner.compute_batch = compute_batch

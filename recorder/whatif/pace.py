@@ -26,6 +26,10 @@ class Shape:
     uses_graph: bool = False
     captured: bool = False
     """There was no graph for these sizes: the batch ran once by itself and once to be captured."""
+    first_replay: bool = False
+    """Its graph was captured before and is replayed for the first time, for which the device has to load it."""
+    copied_tokens: int = 0
+    """Tokens whose KV is copied to the CPU or back while the batch is prepared."""
 
 
 class Pace(Protocol):
@@ -34,8 +38,11 @@ class Pace(Protocol):
     def schedule(self, shape: Shape) -> int:
         """From the begin of the step until the scheduler has answered. Padded sizes are not known yet."""
 
+    def copy(self, tokens: int) -> int:
+        """To copy the KV of so many tokens to the CPU, or back."""
+
     def prepare(self, shape: Shape) -> int:
-        """Until the inputs are written."""
+        """Until the inputs are written, but for such copies."""
 
     def launch(self, shape: Shape) -> int:
         """Until the batch is enqueued on the device."""

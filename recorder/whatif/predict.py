@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from msgspec import structs
@@ -20,7 +19,7 @@ from cbtrace.recorder.whatif.pace import Clock
 from cbtrace.recorder.whatif.recording import Recording
 from cbtrace.recorder.whatif.replay import DeadEndError, Replay
 from cbtrace.recorder.whatif.settings import EngineSettings
-from cbtrace.recorder.whatif.time_model import Beyond, TimeModel
+from cbtrace.recorder.whatif.time_model import Beyond, ModelPace, TimeModel
 from cbtrace.recorder.whatif.timed_parts import PredictedTimer, TimedParts
 from cbtrace.traces import Trace, TraceExistsError, TraceWriter
 from cbtrace.traces.aside import written_aside
@@ -30,12 +29,19 @@ _NO_DEVICE_TIMES = "the recordings have no device times to predict from"
 
 
 def predict(
-    recording: Recording, changes: Mapping[str, Scalar], model: TimeModel, out: Path, *, overwrite: bool = False
+    recording: Recording,
+    changes: Mapping[str, Scalar],
+    model: TimeModel,
+    out: Path,
+    *,
+    overwrite: bool = False,
+    slowness: Callable[[int], float] = lambda _now_ns: 1.0,
 ) -> list[Beyond]:
     """Write to ``out`` the trace of the recorded requests with changed settings; return what lies beyond what was seen.
 
     Requests arrive when they were submitted, and each generates as many tokens as it did. The model of time says how
-    long each part of a step takes. The file is there as a whole or not at all.
+    long each part of a step takes, on a host that is as slow as ``slowness`` says of an instant of the trace, in
+    nanoseconds: as usual, if it is not given. The file is there as a whole or not at all.
 
     Raises:
         ReplayError: the effect cannot be told; or it can, and the engine would not start or would come to a dead end.
@@ -46,9 +52,11 @@ def predict(
     trace = recording.trace
     settings = EngineSettings.of(trace.engines[0]).changed(trace, changes)
     engine = _build(trace, settings, changes)
-    pace = replace(model, beyond={})
+    # The loop first looks for requests when it did: what had been submitted until then is taken at once.
+    clock = Clock(int(trace.steps.start_ns[0]))
+    pace = ModelPace(model, lambda: slowness(clock.now_ns))
     with written_aside(out) as aside:
-        _simulate(recording, engine, settings, changes, pace, aside)
+        _simulate(recording, engine, settings, changes, pace, clock, aside)
     return [beyond for _, beyond in sorted(pace.beyond.items())]
 
 
@@ -70,13 +78,12 @@ def _simulate(
     engine: DryEngine,
     settings: EngineSettings,
     changes: Mapping[str, Scalar],
-    pace: TimeModel,
+    pace: ModelPace,
+    clock: Clock,
     path: Path,
 ) -> None:
     trace = recording.trace
-    # The loop first looks for requests when it did: what had been submitted until then is taken at once.
-    clock = Clock(int(trace.steps.start_ns[0]))
-    timer = PredictedTimer(TimedParts(engine, pace, clock), "" if pace.has_device_times else _NO_DEVICE_TIMES)
+    timer = PredictedTimer(TimedParts(engine, pace, clock), "" if pace.model.has_device_times else _NO_DEVICE_TIMES)
     sink = Sink(TraceWriter(path), path, 0, clock=clock)
     watch = EngineWatch(sink, Options(nvml=False))
     sink.emit(_header(trace, changes))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -52,6 +53,8 @@ class TimedParts:
         self._ends = [0] * self._inputs.pairs
         """When the device is done with the batch of each set of inputs."""
         self._wrap(engine.processor.scheduler, "schedule_batch", self._schedule)
+        self._wrap(engine.processor.offloading_manager, "offload_requests", self._offload)
+        self._wrap(engine.processor.offloading_manager, "restore_scheduled_requests", self._restore)
         self._wrap(self._inputs, "prepare_batch_tensors", self._prepare)
         self._wrap(self._runner, "compute_batch", self._launch)
         self._wrap(self._runner, "_capture_graph", self._capture)
@@ -81,6 +84,22 @@ class TimedParts:
         self._clock.advance(self._pace.schedule(self._scheduled))
         return result
 
+    def _offload(self, original: Any) -> Any:
+        starved = [state for state, _ in self._engine.processor.scheduler.starved_requests]
+        result = original()
+        self._copy(state for state in starved if state.is_cpu_offloaded)
+        return result
+
+    def _restore(self, original: Any, members: list[Any]) -> None:
+        back = [member.state for member in members if member.state.is_cpu_offloaded]
+        original(members)
+        self._copy(back)
+
+    def _copy(self, states: Iterable[Any]) -> None:
+        tokens = sum(int(state.position_offset) for state in states)
+        if tokens:
+            self._clock.advance(self._pace.copy(tokens))
+
     def _prepare(self, original: Any, **batch: Any) -> None:
         original(**batch)
         inputs, runner = self._inputs, self._runner
@@ -91,6 +110,7 @@ class TimedParts:
             padded_kv=0 if inputs.use_block_table else int(batch["max_kv_read"]),
             uses_graph=bool(graph),
             captured=bool(graph) and not inputs.has_graph(),
+            first_replay=bool(graph) and inputs.is_first_replay(),
         )
         self._clock.advance(self._pace.prepare(shape))
 
