@@ -21,7 +21,7 @@ from cbtrace.traces.errors import CbtraceError
 def tell(progress: Progress) -> None:
     """Print a line for each run that has ended."""
     run, right = progress.run, progress.run.correctness
-    if progress.report is not None or run.status in ("planned", "running"):
+    if progress.news != "ended":
         return
     parts = [f"[{progress.number}/{progress.total}] {run.id} {run.status} in {run.seconds:.1f} s"]
     if run.failure:

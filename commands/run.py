@@ -107,7 +107,7 @@ def _end(runner: Runner, output: Path, max_time: str | None) -> int:
 
 def _tell(progress: Progress) -> None:
     entry = progress.run
-    if progress.report is not None or entry.status == "planned":
+    if progress.news in ("begins", "goes on"):
         _tell_at_hand(progress)
         return
     _clear_line()
@@ -140,16 +140,12 @@ def _duration(seconds: float) -> str:
 
 def _show(plan: Plan, folder: Path, output: Path | None) -> None:
     from cbtrace.recorder.experiments.estimate import estimate
-    from cbtrace.recorder.experiments.experiment_folder import check_runs
-    from cbtrace.recorder.experiments.runner import new_experiment
-    from cbtrace.recorder.experiments.stages import plan_digest
-    from cbtrace.traces.experiment import read_experiment
+    from cbtrace.recorder.experiments.take_up import new_experiment, take_up
+    from cbtrace.traces.errors import UsageError
 
-    found = read_experiment(output) if output is not None and output.is_dir() else None
-    if output is not None and found is not None and found.plan_digest == plan_digest(plan):
-        check_runs(found, plan, output)
-        experiment = found
-    else:
+    try:
+        experiment = new_experiment(plan) if output is None else take_up(plan, output)
+    except UsageError:  # What another plan did in that folder is nothing that this one can go on with.
         experiment = new_experiment(plan)
     for line in _plan_lines(experiment):
         typer.echo(line)

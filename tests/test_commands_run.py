@@ -12,7 +12,7 @@ from cbtrace.recorder.experiments.model_source import ModelSource
 from cbtrace.recorder.experiments.models import generation_config, load_model
 from cbtrace.recorder.experiments.plan import parse_plan
 from cbtrace.recorder.experiments.plan_spec import Generation
-from cbtrace.recorder.experiments.runner import new_experiment
+from cbtrace.recorder.experiments.take_up import new_experiment
 from cbtrace.recorder.experiments.workload import PlannedRequest
 from cbtrace.traces.experiment import Correctness
 

@@ -15,9 +15,9 @@ from cbtrace.recorder.experiments.job import Report, differing_conditions
 from cbtrace.recorder.experiments.plan import parse_plan
 from cbtrace.recorder.experiments.plan_spec import TimeLimits
 from cbtrace.recorder.experiments.process import Watchdog
-from cbtrace.recorder.experiments.runner import new_experiment
 from cbtrace.recorder.experiments.spec_error import SpecError
 from cbtrace.recorder.experiments.stages import check_pins, plan_as_data, plan_digest, runs_of, variants_of
+from cbtrace.recorder.experiments.take_up import new_experiment
 from cbtrace.recorder.experiments.templates import template_text
 from cbtrace.traces.experiment import (
     EXPERIMENT_FILE,

@@ -17,7 +17,9 @@ import pytest
 
 from cbtrace.recorder.experiments.estimate import longest_s, remaining_s
 from cbtrace.recorder.experiments.plan import parse_plan
-from cbtrace.recorder.experiments.runner import Progress, Runner, new_experiment
+from cbtrace.recorder.experiments.plan_spec import Plan
+from cbtrace.recorder.experiments.runner import Progress, Runner
+from cbtrace.recorder.experiments.take_up import new_experiment, take_up
 from cbtrace.recorder.experiments.time_budget import TimeBudget, parse_duration
 from cbtrace.traces import open_trace
 from cbtrace.traces.errors import CbtraceError, UsageError
@@ -93,7 +95,7 @@ def test_one_run_fails_and_the_rest_goes_on(tmp_path: Path) -> None:
     told: list[str] = []
 
     def on_progress(progress: Progress) -> None:
-        if progress.report is None and progress.run.status != "planned":
+        if progress.news == "ended":
             told.append(progress.run.variant)
 
     experiment = run_plan(text.replace("seed = 1", "seed = 1\nwarmup_requests = 2"), tmp_path / "x", on_progress)
@@ -269,8 +271,8 @@ def test_one_experiment_is_one_plan_under_one_set_of_conditions(tmp_path: Path) 
     folder = tmp_path / "x"
     experiment = run_plan(plan(repeats=2), folder)
     assert [run.status for run in experiment.runs] == ["done", "done"]
-    with pytest.raises(CbtraceError) as changed:
-        run_plan(plan(repeats=3), folder)
+    with pytest.raises(UsageError, match="another plan") as changed:
+        run_plan(plan(repeats=2).replace("seed = 1", "seed = 2"), folder)
     assert changed.value.slug == "plan-changed"
 
     # As if the second run was still to be done, and the first had been made with another version.
@@ -340,7 +342,30 @@ def test_runs_that_are_not_those_of_the_plan_are_refused(tmp_path: Path) -> None
     changed.runs[0].variant = "nobody"
     write_experiment(changed, tmp_path)
     with pytest.raises(CbtraceError, match="does not hold the runs of its plan"):
-        Runner(read, tmp_path, tmp_path)
+        take_up(read, tmp_path)
+
+
+@pytest.mark.parametrize("order", ["interleaved", "by_stage", "random"])
+def test_more_repeats_add_runs_and_fewer_are_refused(tmp_path: Path, order: str) -> None:
+    def of_repeats(count: int) -> Plan:
+        text = plan(STATIC, variant("small", "max_batch_tokens = 64"), repeats=count)
+        return parse_plan(text.replace("seed = 1", f'seed = 1\norder = "{order}"'), tmp_path)
+
+    found = new_experiment(of_repeats(2))
+    (tmp_path / "kept.cbt").touch()
+    for run in found.runs:
+        run.status, run.trace = "done", "kept.cbt"
+    write_experiment(found, tmp_path)
+    larger = take_up(of_repeats(3), tmp_path)
+    assert [run.id for run in larger.runs] == [run.id for run in new_experiment(of_repeats(3)).runs]
+    assert {run.repeat: run.status for run in larger.runs} == {1: "done", 2: "done", 3: "planned"}
+    assert [run for run in larger.runs if run.repeat < 3] == sorted(found.runs, key=larger.runs.index)
+
+    write_experiment(larger, tmp_path)
+    assert take_up(of_repeats(3), tmp_path) == larger, "it is taken up as one of three repeats"
+    with pytest.raises(UsageError, match="holds 3 repeats of each variant, and the plan now has 2") as fewer:
+        take_up(of_repeats(2), tmp_path)
+    assert fewer.value.slug == "plan-changed"
 
 
 def test_a_run_whose_trace_was_removed_is_repeated(tmp_path: Path) -> None:
@@ -350,7 +375,7 @@ def test_a_run_whose_trace_was_removed_is_repeated(tmp_path: Path) -> None:
     for run, trace in zip(found.runs, ("removed.cbt", "kept.cbt"), strict=True):
         run.status, run.trace = "done", trace
     write_experiment(found, tmp_path)
-    assert [run.status for run in Runner(read, tmp_path, tmp_path).experiment.runs] == ["planned", "done"]
+    assert [run.status for run in take_up(read, tmp_path).runs] == ["planned", "done"]
 
 
 def test_sampled_answers_are_never_compared(tmp_path: Path) -> None:
@@ -364,7 +389,7 @@ def test_two_runners_do_not_share_a_folder(tmp_path: Path) -> None:
     folder, refused = tmp_path / "x", []
 
     def second_runner(progress: Progress) -> None:
-        if progress.report is None and not refused:
+        if progress.news == "begins" and not refused:
             with pytest.raises(CbtraceError) as caught:
                 Runner(parse_plan(plan(), tmp_path), tmp_path, folder).run()
             refused.append(caught.value.slug)

@@ -120,6 +120,10 @@ class RunEntry(Struct):
     """The settings that the engine was asked for, with all shares worked out."""
     submit_lag: SubmitLag | None = None
     correctness: Correctness | None = None
+    machine: str = ""
+    """A digest of the name of the machine of a cluster that it ran on; empty where the experiment itself was run."""
+    lost: list[str] = field(default_factory=list)
+    """Earlier attempts of it that were lost with their machine or worker, a sentence each."""
 
 
 class Experiment(Struct):

@@ -16,17 +16,21 @@ from cbtrace.traces.schema import Severity
 
 RUNS = "runs"
 LOGS = "logs"
+_LOCK = ".lock"
+_OURS = {RUNS, LOGS, _LOCK}
+"""What a runner makes before it writes ``experiment.json``."""
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder for a new experiment.
+    """Make the folder of an experiment, unless it is there already.
 
     Raises:
         CbtraceError: it cannot be made, or holds something else.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        occupied = any(folder.iterdir())
+        names = {path.name for path in folder.iterdir()}
+        occupied = EXPERIMENT_FILE not in names and bool(names - _OURS)
     except OSError as error:
         raise CbtraceError(
             f"{folder} cannot be made ({error.strerror}): choose another folder with -o.", slug="output-unwritable"
@@ -53,7 +57,7 @@ def working_in(folder: Path) -> Iterator[None]:
         yield
         return
     with writing_in(folder):
-        file = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+        file = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -15,8 +15,8 @@ from cbtrace.traces.schema import Facts, Scalar
 
 COMPARED = ("software.", "hardware.", "torch.", "environment.")
 """Conditions that all runs of an experiment must share."""
-VOLATILE = ("hardware.gpu.other_processes",)
-"""Conditions that change by themselves."""
+VOLATILE = ("hardware.gpu.other_processes", "environment.CUDA_VISIBLE_DEVICES")
+"""Conditions that change by themselves, and which of the GPUs a run got: ``hardware.gpu`` tells what it is."""
 ROUGH = ("hardware.ram_bytes", "hardware.gpu.memory_bytes", "hardware.gpu.device_memory_bytes")
 ROUGH_SHARE = 0.01
 """Amounts that differ by less than this from one start of a machine to the next: what its kernel keeps for itself."""
@@ -42,6 +42,8 @@ class Job(Struct):
     token_ids: bool = True
     conditions: Facts = field(default_factory=dict)
     """Those of the runs before; the run refuses others. Empty: any."""
+    placement: Facts = field(default_factory=dict)
+    """Where in a cluster it runs, for the trace's fingerprint (``placement.*``)."""
 
 
 class Report(Struct, omit_defaults=True):

@@ -88,8 +88,9 @@ class OneRun:
 
     def _continuous(self, workload: Workload) -> Submission:
         job, listener = self._job, self._listener
+        facts = workload.facts | job.placement
         recording = Recording(
-            job.trace, name=job.name, tags=job.tags, facts=workload.facts, overwrite=True, token_ids=job.token_ids
+            job.trace, name=job.name, tags=job.tags, facts=facts, overwrite=True, token_ids=job.token_ids
         )
         with recording:
             listener.enter("model load")
@@ -112,8 +113,9 @@ class OneRun:
 
     def _static(self, workload: Workload) -> None:
         job, listener = self._job, self._listener
+        facts = workload.facts | job.placement
         trace = StaticTrace(
-            job.trace, name=job.name, tags=job.tags, facts=workload.facts, overwrite=True, token_ids=job.token_ids
+            job.trace, name=job.name, tags=job.tags, facts=facts, overwrite=True, token_ids=job.token_ids
         )
         try:
             listener.enter("model load")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from cbtrace.recorder.experiments.model_source import ModelSource
 from cbtrace.recorder.experiments.settings import Settings, SettingValue
@@ -97,6 +97,8 @@ class Plan(Struct, forbid_unknown_fields=True, frozen=True):
     """Further workloads that variants may name."""
     time_limits: TimeLimits = TimeLimits()
     slos: Slos = Slos()
+    gpus: Annotated[int, Meta(ge=1, le=1024)] | UnsetType = UNSET
+    """Whole GPUs that a run gets on a cluster; if not given, one where there are GPUs and the model may use one."""
 
     def workload_named(self, name: str) -> WorkloadSpec:
         """The workload of that name; the plan's own one is called ``default``."""

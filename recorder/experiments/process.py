@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,6 +41,11 @@ class Ending:
     conditions: Facts | None = None
     workload: Facts | None = None
     differing: list[str] = field(default_factory=list)
+    """It was not run: these conditions are not those of the runs before."""
+    elsewhere: bool = False
+    """It was not run on that machine, and there are others that it may go to."""
+    lost: str = ""
+    """The machine or the worker it was on is gone, in a sentence; nothing is known of the run itself."""
 
 
 @dataclass
@@ -75,11 +80,12 @@ class Watchdog:
 class RunProcess:
     """One run in a process of its own, in a process group of its own: Ctrl-C reaches the runner alone."""
 
-    def __init__(self, job: Job, log: Path, limits: TimeLimits, on_report: Callable[[Report], None]) -> None:
+    def __init__(self, job: Job, log: Path, limits: TimeLimits) -> None:
+        self.ending = Ending()
+        """How it ended, once :meth:`reports` has come to its end."""
         self._started = time.monotonic()
         self._limits = limits
-        self._on_report = on_report
-        self._reports: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         with writing_in(log.parent):
             errors = log.open("wb")
         with errors:
@@ -96,34 +102,32 @@ class RunProcess:
             self._process.stdin.flush()
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def wait(self) -> Ending:
-        """Wait for its end, or bring it about.
+    def reports(self) -> Generator[Report, None, None]:
+        """What it says, until its end; one that hangs or takes too long is brought to its end.
 
-        Raises:
-            KeyboardInterrupt: the runner is to end; the run was ended in good order.
+        Closed early, or interrupted, it ends the run in good order.
         """
-        ending = Ending()
         dog = Watchdog(self._limits, self._started, moved=self._started)
         try:
-            self._follow(ending, dog)
+            yield from self._follow(dog)
         except BaseException:
             self._ask_to_end()
             raise
         finally:
-            ending.seconds = time.monotonic() - self._started
+            self.ending.seconds = time.monotonic() - self._started
             self._close()
-        self._explain(ending)
-        return ending
+        self._explain()
 
-    def _follow(self, ending: Ending, dog: Watchdog) -> None:
+    def _follow(self, dog: Watchdog) -> Generator[Report, None, None]:
+        ending = self.ending
         while True:
             now = time.monotonic()
             verdict = None if ending.done or ending.failure else dog.verdict(now)
             if verdict is not None:
-                self._give_up(ending, verdict)
+                self._give_up(verdict)
                 return
             try:
-                line = self._reports.get(timeout=_POLL_S)
+                line = self._lines.get(timeout=_POLL_S)
             except queue.Empty:
                 continue
             if line is None:
@@ -131,11 +135,11 @@ class RunProcess:
             report = msgspec.json.decode(line, type=Report)
             dog.heard(report, time.monotonic())
             _take(report, ending)
-            self._on_report(report)
+            yield report
 
-    def _give_up(self, ending: Ending, verdict: FailureKind) -> None:
+    def _give_up(self, verdict: FailureKind) -> None:
+        ending, limits = self.ending, self._limits
         ending.failure = verdict
-        limits = self._limits
         if verdict == "hang":
             ending.text = (
                 f"No step was finished for {limits.stall_s:g} s with requests pending, after {ending.steps} steps."
@@ -176,12 +180,12 @@ class RunProcess:
         with contextlib.suppress(ValueError, OSError):
             for line in self._process.stdout:
                 if line.endswith(b"\n"):  # Of a process that was killed the last line may be a part.
-                    self._reports.put(line)
-        self._reports.put(None)
+                    self._lines.put(line)
+        self._lines.put(None)
 
-    def _explain(self, ending: Ending) -> None:
+    def _explain(self) -> None:
         """Say what ended a process that said nothing itself."""
-        code = self._process.returncode
+        ending, code = self.ending, self._process.returncode
         if ending.done or ending.failure or ending.differing:
             return
         if code < 0:

@@ -11,54 +11,68 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
+from typing import Literal, Protocol
 
-import msgspec
-
-from cbtrace.recorder.experiments.estimate import LEFT, longest_s, remaining_s
+from cbtrace.recorder.experiments.estimate import longest_s, remaining_s, runs_left
 from cbtrace.recorder.experiments.experiment_folder import (
     LOGS,
     RUNS,
-    check_runs,
     make_folder,
     readable,
     working_in,
     writing_in,
 )
-from cbtrace.recorder.experiments.job import Job, Report
+from cbtrace.recorder.experiments.job import Report
+from cbtrace.recorder.experiments.make_job import make_job
+from cbtrace.recorder.experiments.places import Place, Seat, Task, ThisMachine
 from cbtrace.recorder.experiments.plan_spec import BASELINE, Plan
-from cbtrace.recorder.experiments.process import Ending, RunProcess
+from cbtrace.recorder.experiments.process import Ending
 from cbtrace.recorder.experiments.run_checks import RunChecks
-from cbtrace.recorder.experiments.stages import (
-    STAGES,
-    PlannedVariant,
-    check_pins,
-    plan_as_data,
-    plan_digest,
-    runs_of,
-    variants_of,
-)
+from cbtrace.recorder.experiments.stages import PlannedVariant, check_pins, variants_of
+from cbtrace.recorder.experiments.take_up import plan_again, take_up
 from cbtrace.recorder.experiments.time_budget import TimeBudget
-from cbtrace.traces.errors import CbtraceError, UsageError, declare
-from cbtrace.traces.experiment import Experiment, RunEntry, read_experiment, write_experiment
+from cbtrace.traces.errors import CbtraceError, declare
+from cbtrace.traces.experiment import Experiment, RunEntry, write_experiment
 from cbtrace.traces.reader import Trace, open_trace
 from cbtrace.traces.schema import EventKind, Facts, Severity
+
+MOST_RETRIES = 2
+"""How often a run is begun again after its machine or worker was lost."""
+
+
+News = Literal["begins", "goes on", "ended", "again"]
+"""``again``: the machine of a run was lost, or is not like the others, and the run will be begun again."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far an experiment is, before a run begins or after it has ended."""
+    """How far an experiment is."""
 
+    news: News
     run: RunEntry
     number: int
     """Which of the runs this is, from 1."""
     total: int
     left_s: float | None
-    """Seconds until the end, as the runs so far let expect; ``None`` while that is not known."""
+    """Seconds until the end, as the runs so far let expect; ``None`` while that is not known. Runs that go on beside
+    each other are counted one after the other."""
     report: Report | None = None
-    """What the run under way has just said."""
+    """What a run that goes on has just said."""
+    where: str = ""
+    """What a person calls the machine that it is on; empty for this one."""
+
+
+class Copy(Protocol):
+    """Another place that an experiment is kept in, beside its folder."""
+
+    def bring(self, folder: Path) -> None:
+        """Before anything is read: bring the folder to the state of the copy, or the copy to that of the folder."""
+
+    def save(self, folder: Path, run: RunEntry | None) -> None:
+        """Take over ``experiment.json``, and before it the files of a run that has ended."""
 
 
 class Runner:
@@ -73,10 +87,12 @@ class Runner:
         max_time_s: start no run that would not end within so many seconds, going by the runs of its variant so far, or
             else by the longest of all. What is left stays planned.
         on_progress: told before and after each run, and while it goes on.
-
-    Raises:
-        CbtraceError: the folder holds something else, another plan, or a runner is at work in it.
+        place: where runs are executed; this machine if not given.
+        copy: where the experiment is kept besides.
     """
+
+    experiment: Experiment
+    """As it is; there is one as soon as :meth:`run` has read the folder."""
 
     def __init__(
         self,
@@ -88,6 +104,8 @@ class Runner:
         retry_failed: bool = False,
         max_time_s: float | None = None,
         on_progress: Callable[[Progress], None] | None = None,
+        place: Place | None = None,
+        copy: Copy | None = None,
     ) -> None:
         self.folder = folder
         self.out_of_time = False
@@ -95,88 +113,89 @@ class Runner:
         self._plan = plan
         self._plan_folder = plan_folder
         self._mix = mix
+        self._retry_failed = retry_failed
         self._max_time_s = max_time_s
-        self._tell = on_progress or (lambda _progress: None)
+        self._on_progress = on_progress or (lambda _progress: None)
+        self._place = place or ThisMachine(plan.time_limits)
+        self._copy = copy
         self._variants = {variant.name: variant for variant in variants_of(plan)}
-        self.experiment = self._take_up(retry_failed)
-        self._checks = RunChecks(self.experiment, folder, plan, self._variants)
 
     def run(self) -> Experiment:
         """Run all that is left; return the experiment.
 
         Raises:
-            KeyboardInterrupt: it was interrupted; what was recorded is there, and the run under way will be repeated.
-            CbtraceError: conditions are not those of the runs before.
+            KeyboardInterrupt: it was interrupted; what was recorded is there, and runs under way will be repeated.
+            CbtraceError: the folder holds something else, another plan, or a runner is at work in it; conditions are
+                not those of the runs before; or there is nowhere left to run anything.
         """
-        budget = None if self._max_time_s is None else TimeBudget(self._max_time_s)
+        self._budget = None if self._max_time_s is None else TimeBudget(self._max_time_s)
+        make_folder(self.folder)
         with working_in(self.folder):
+            if self._copy is not None:
+                self._copy.bring(self.folder)
+            self.experiment = take_up(self._plan, self.folder, retry_failed=self._retry_failed)
+            self._checks = RunChecks(self.experiment, self.folder, self._plan, self._variants)
             self._save()
-            for number, run in enumerate(self.experiment.runs, 1):
-                if run.status in LEFT:
-                    if budget is not None and not budget.allows(longest_s(self.experiment, run)):
-                        self.out_of_time = True
-                        break
-                    self._tell(self._progress(run, number))
-                    self._run_one(run, number)
-                    self._tell(self._progress(run, number))
+            with closing(self._place.run_all(self.experiment.runs, self._begin, self._heard)) as endings:
+                for task, ending in endings:
+                    self._end(task, ending)
+        if runs_left(self.experiment) and not self.out_of_time:
+            raise CbtraceError(
+                f"No machine is left that could run the other {len(runs_left(self.experiment))} runs: what is done is "
+                "kept, and the same command goes on.",
+                slug="no-machine-left",
+            )
         return self.experiment
 
-    # Taking up -------------------------------------------------------------------------------------------------------
-
-    def _take_up(self, retry_failed: bool) -> Experiment:
-        found = read_experiment(self.folder) if self.folder.is_dir() else None
-        if found is None:
-            make_folder(self.folder)
-            return new_experiment(self._plan)
-        if found.plan_digest != plan_digest(self._plan):
-            raise UsageError(
-                f"{self.folder} holds an experiment of another plan, or this one was changed since: "
-                "name another folder, or take the changes back.",
-                slug="plan-changed",
-            )
-        check_runs(found, self._plan, self.folder)
-        for run in found.runs:
-            again = run.status == "running" or (run.status == "skipped" and run.failure is None and _waits(run))
-            lost = run.status == "done" and not (self.folder / run.trace).is_file()
-            if again or lost or (retry_failed and run.status == "failed"):
-                _reset(run)
-        return found
-
-    def _save(self) -> None:
+    def _save(self, ended: RunEntry | None = None) -> None:
         with writing_in(self.folder):
             write_experiment(self.experiment, self.folder)
+        if self._copy is not None:
+            self._copy.save(self.folder, ended)
 
-    def _progress(self, run: RunEntry, number: int, report: Report | None = None) -> Progress:
-        return Progress(run, number, len(self.experiment.runs), remaining_s(self.experiment), report)
+    def _tell(self, news: News, run: RunEntry, report: Report | None = None, where: str = "") -> None:
+        runs = self.experiment.runs
+        left_s = remaining_s(self.experiment)
+        self._on_progress(Progress(news, run, runs.index(run) + 1, len(runs), left_s, report, where))
 
-    # One run ---------------------------------------------------------------------------------------------------------
+    # What is next ----------------------------------------------------------------------------------------------------
 
-    def _run_one(self, run: RunEntry, number: int) -> None:
-        variant = self._variants[run.variant]
-        obstacle = self._obstacle(variant)
-        if obstacle:
-            run.status, run.text = "skipped", obstacle
-            self._save()
-            return
-        job = self._job(run, variant)
-        run.status, run.trace, run.settings = "running", f"{RUNS}/{run.id}.cbt", dict(job.settings)
-        run.started_ns = time.time_ns()
+    def _begin(self, seat: Seat) -> Task | None:
+        """The next run that may go to a seat now; it is under way then."""
+        for run in self.experiment.runs:
+            if run.status != "planned" or not seat.takes(run) or not self._ready(run):
+                continue
+            variant = self._variants[run.variant]
+            if obstacle := self._obstacle(variant):
+                run.status, run.text = "skipped", obstacle
+                self._save()
+                self._tell("ended", run)
+                continue
+            if self._budget is not None and not self._budget.allows(longest_s(self.experiment, run)):
+                self.out_of_time = True
+                return None
+            return self._task(run, variant, seat)
+        return None
+
+    def _task(self, run: RunEntry, variant: PlannedVariant, seat: Seat) -> Task:
+        self._tell("begins", run, where=seat.shown)
+        run.trace = f"{RUNS}/{run.id}.cbt"
+        job = make_job(self._plan, run, variant, self._resolved() or {})
+        job.plan_folder, job.trace = str(self._plan_folder.absolute()), str((self.folder / run.trace).absolute())
+        job.conditions = {} if self._mix else self.experiment.conditions
+        run.status, run.settings = "running", dict(job.settings)
+        run.started_ns, run.machine = time.time_ns(), seat.machine
         self._save()
-        log = self.folder / LOGS / f"{run.id}.log"
-        process = RunProcess(
-            job, log, self._plan.time_limits, lambda report: self._tell(self._progress(run, number, report))
-        )
-        ending = process.wait()
-        if ending.differing:
-            _reset(run)
-            self._save()
-            raise CbtraceError(
-                f"This is not where the experiment began: {'; '.join(ending.differing[:3])}. Name another folder, "
-                "or allow it with --mix.",
-                slug="conditions-differ",
-            )
-        self._note(run, ending)
-        self._save()
+        return Task(run, job, self.folder / LOGS / f"{run.id}.log", seat)
+
+    def _ready(self, run: RunEntry) -> bool:
+        """Whether what a run rests on is known: the conditions of the first run, which it must share, and what the
+        baseline resolved."""
+        runs = self.experiment.runs
+        if not (self._mix or self.experiment.conditions) and any(other.status == "running" for other in runs):
+            return False
+        earlier = runs[: runs.index(run)] if self._variants[run.variant].needs_baseline else []
+        return not any(other.variant == BASELINE and other.status in ("planned", "running") for other in earlier)
 
     def _obstacle(self, variant: PlannedVariant) -> str:
         """Why a variant is not run; empty when it is."""
@@ -203,42 +222,34 @@ class Runner:
                 return engines[-1].resolved if engines else None
         return None
 
-    def _job(self, run: RunEntry, variant: PlannedVariant) -> Job:
-        plan = self._plan
-        model = plan.model
-        changes = {"dtype": variant.dtype or model.dtype, "attention": variant.attention or model.attention}
-        return Job(
-            trace=str((self.folder / RUNS / f"{run.id}.cbt").absolute()),
-            name=f"{run.variant} #{run.repeat}",
-            tags=self._tags(run, variant),
-            plan_folder=str(self._plan_folder.absolute()),
-            model=msgspec.structs.replace(model, **changes),
-            generation=plan.generation,
-            workload=plan.workload_named(variant.workload),
-            workload_name=variant.workload,
-            seed=plan.seed,
-            settings=variant.resolved_settings(self._resolved() or {}),
-            kind=variant.kind,
-            batch_size=variant.batch_size or 1,
-            batch_by=variant.batch_by,
-            warmup_requests=plan.warmup_requests,
-            token_ids=plan.token_ids,
-            conditions={} if self._mix else self.experiment.conditions,
-        )
+    # What became of it -----------------------------------------------------------------------------------------------
 
-    def _tags(self, run: RunEntry, variant: PlannedVariant) -> dict[str, str]:
-        changes = ", ".join(f"{name}={value}" for name, value in variant.changes)
-        return {
-            "experiment": self._plan.name,
-            "stage": str(run.stage),
-            "variant": run.variant,
-            "repeat": str(run.repeat),
-            "workload": variant.workload,
-            "batching": variant.kind,
-            "based_on": variant.based_on,
-            "changes": changes,
-            "pinned": ", ".join(variant.pinned),
-        }
+    def _heard(self, task: Task, report: Report) -> None:
+        if report.conditions is not None:
+            self._take_conditions(report.conditions)
+        self._tell("goes on", task.run, report, task.seat.shown)
+
+    def _end(self, task: Task, ending: Ending) -> None:
+        run = task.run
+        if ending.differing or (ending.lost and len(run.lost) < MOST_RETRIES):
+            plan_again(run, [*run.lost, ending.lost] if ending.lost else run.lost)
+            self._save()
+            if ending.differing and not ending.elsewhere:
+                raise CbtraceError(
+                    f"This is not where the experiment began: {'; '.join(ending.differing[:3])}. Name another folder, "
+                    "or allow it with --mix.",
+                    slug="conditions-differ",
+                )
+            self._tell("again", run, where=task.seat.shown)
+            return
+        self._note(run, ending)
+        self._save(run)
+        self._tell("ended", run, where=task.seat.shown)
+
+    def _take_conditions(self, conditions: Facts) -> None:
+        if not self.experiment.conditions:
+            self.experiment.conditions = conditions
+            self._skip_what_lacks_a_device()
 
     def _note(self, run: RunEntry, ending: Ending) -> None:
         """Take over how a run ended, and check its answers."""
@@ -248,11 +259,10 @@ class Runner:
         run.seconds, run.submit_lag = round(ending.seconds, 3), ending.lag
         if ending.done:
             run.phase = ""
+        if ending.lost:
+            run.failure, run.text = "killed", f"It was given up after {MOST_RETRIES + 1} attempts. {ending.lost}"
         if ending.workload is not None:
             experiment.workloads[self._variants[run.variant].workload] = ending.workload
-        if ending.conditions is not None and not experiment.conditions:
-            experiment.conditions = ending.conditions
-            self._skip_what_lacks_a_device()
         experiment.mixed = experiment.mixed or self._mix
         trace = readable(self.folder / run.trace)
         if ending.done and (stopped := _recording_stopped(trace)):
@@ -263,34 +273,6 @@ class Runner:
         if run.status == "failed":
             run.phase = _phase_in(trace) or run.phase
         self._checks.check(run, trace)
-
-
-def new_experiment(plan: Plan) -> Experiment:
-    """An experiment of which nothing has been run."""
-    variants = variants_of(plan)
-    used = {variant.stage for variant in variants}
-    return Experiment(
-        name=plan.name,
-        plan=plan_as_data(plan),
-        plan_digest=plan_digest(plan),
-        stages=[stage for stage in STAGES if stage.number in used],
-        variants=[variant.entry() for variant in variants],
-        runs=runs_of(plan, variants),
-        workloads={},
-        slos=msgspec.to_builtins(plan.slos),
-        tool_version=version("cbtrace"),
-    )
-
-
-def _reset(run: RunEntry) -> None:
-    fresh = RunEntry(run.id, run.variant, run.stage, run.repeat)
-    for name in RunEntry.__struct_fields__:
-        setattr(run, name, getattr(fresh, name))
-
-
-def _waits(run: RunEntry) -> bool:
-    """Whether a skipped run may be possible now."""
-    return "baseline" in run.text
 
 
 def _recording_stopped(trace: Trace | None) -> str:
@@ -308,12 +290,15 @@ def _phase_in(trace: Trace) -> str:
     return texts[-1].partition(":")[0] if texts else ""
 
 
-for _slug, _cause, _remedy in (
-    ("plan-changed", "The folder holds an experiment whose plan is not this one.", "Name another folder with -o."),
-    (
-        "conditions-differ",
-        "Software or hardware is not what it was when the experiment began, so its runs could not be compared.",
-        "Name another folder with -o, or allow mixing with --mix; reports then say so.",
-    ),
-):
-    declare(_slug, Severity.BROKEN, _cause, _remedy)
+declare(
+    "conditions-differ",
+    Severity.BROKEN,
+    "Software or hardware is not what it was when the experiment began, so its runs could not be compared.",
+    "Name another folder with -o, or allow mixing with --mix; reports then say so.",
+)
+declare(
+    "no-machine-left",
+    Severity.BROKEN,
+    "Every machine of the cluster that the runs could go to was lost, or is not like the one the experiment began on.",
+    "Run the same command again when there are machines: only what is left is run.",
+)
