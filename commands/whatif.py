@@ -20,8 +20,8 @@ def whatif(
     traces: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN.cbt [MORE.cbt...]",
-            help="Recording to change, and more that the times are learned from.",
+            metavar="RUN.cbt [MORE.cbt...] | EXPERIMENT",
+            help="Recording to change, and more that the times are learned from; or the folder of an experiment.",
             show_default=False,
         ),
     ],
@@ -62,31 +62,53 @@ def whatif(
     which must give the schedule that was recorded. With several recordings, each is predicted from the others to see by
     how much predictions are off. A prediction says what to run next; it is never a measurement.
 
+    Without --set and --sweep, settings around the recorded ones are tried, one change at a time. Of the folder of an
+    experiment, the baseline's first run is changed, and all runs of its workload are learned from; the predictions are
+    kept there, in predictions.json, and shown on the experiment's page.
+
     \b
     Examples:
+      cbtrace whatif run.cbt
+      cbtrace whatif experiment/ && cbtrace build experiment/
       cbtrace whatif run.cbt --set num_blocks=96 --set safety_margin=0.0
       cbtrace whatif run.cbt other.cbt --set max_batch_tokens=512 -o predicted.cbt
       cbtrace whatif run.cbt other.cbt third.cbt --sweep num_blocks=48,64,96,128
       cbtrace whatif run.cbt other.cbt --sweep num_blocks=48,64,96 --solve 'ttft_ms.p95 <= 800'
     """
     from cbtrace.commands.progress import progress_bar
+    from cbtrace.commands.whatif_experiment import experiment_source, write_study
     from cbtrace.commands.whatif_limits import metric, parse_limit, worth_running
     from cbtrace.commands.whatif_settings import combinations
     from cbtrace.commands.whatif_study import study
 
-    changes = combinations(set_ or [], sweep or [])
     limits = [parse_limit(text) for text in solve or []]
     metric(maximize, "--maximize")
+    source = experiment_source(traces)
+    paths = traces if source is None else list(source.traces.values())
+    changes = combinations(set_, sweep) if set_ or sweep else _around(paths[0])
+    outputs = _outputs(changes, output, is_folder=len(changes) > 1 or bool(sweep))
     with progress_bar("Predicting") as advance:
-        found = study(traces, changes, _outputs(changes, output, is_folder=bool(sweep)), overwrite, advance)
-    worth = worth_running(found, limits, maximize) if limits else None
+        found = study(paths, changes, outputs, overwrite, advance, leave_aside=source is not None)
+    kept = None if source is None else write_study(found, source)
+    worth = worth_running(found, limits, maximize) if limits or len(changes) > 1 else None
     if as_json:
         told = found.as_json() | ({} if worth is None else {"worth_running": [each.changes for each in worth]})
         typer.echo(json.dumps(told, indent=2, allow_nan=False))
     else:
-        _print(found, limits, maximize, worth)
+        _print(found, limits, maximize, worth, kept)
     if all(prediction.refused for prediction in found.predictions):
         raise typer.Exit(1)
+
+
+def _around(path: Path) -> list[dict[str, Scalar]]:
+    """Changes to try when none is named."""
+    from cbtrace.recorder.whatif.neighbours import neighbours
+    from cbtrace.recorder.whatif.replayable import check_replayable
+    from cbtrace.traces import open_trace
+
+    trace = open_trace(path)
+    check_replayable(trace)
+    return neighbours(trace)
 
 
 def _outputs(changes: list[dict[str, Scalar]], output: Path | None, *, is_folder: bool) -> list[Path | None]:
@@ -100,8 +122,9 @@ def _outputs(changes: list[dict[str, Scalar]], output: Path | None, *, is_folder
     return [output / f"{'_'.join(f'{key}-{value}' for key, value in change.items())}.cbt" for change in changes]
 
 
-def _print(found: Study, limits: list[Limit], maximize: str, worth: list[Prediction] | None) -> None:
-    from cbtrace.commands.whatif_table import lines, next_lines
+def _print(found: Study, limits: list[Limit], maximize: str, worth: list[Prediction] | None, kept: Path | None) -> None:
+    from cbtrace.commands.whatif_table import how_sure, lines, next_lines
 
     told = [*lines(found), *(next_lines(found, limits, maximize, worth) if worth is not None else ())]
+    told += ["", *how_sure(found, kept)]
     typer.echo("\n".join(plain(line) for line in told))

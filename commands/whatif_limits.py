@@ -79,11 +79,14 @@ def metric(key: str, option: str) -> RunValue:
 
 
 def worth_running(found: Study, limits: Sequence[Limit], maximize: str) -> list[Prediction]:
-    """The predictions that keep every limit, the largest of ``maximize`` first."""
+    """The predictions that keep every limit, the largest of ``maximize`` first. Without limits, those that have more of
+    it than the recording's own settings."""
     kept = [
         prediction
         for prediction in found.predictions
-        if prediction.values is not None and all(limit.is_kept(prediction.values) for limit in limits)
+        if prediction.values is not None
+        and all(limit.is_kept(prediction.values) for limit in limits)
+        and (limits or (found.gain(prediction, maximize) or 0) > 0)
     ]
     return sorted(kept, key=lambda prediction: -((prediction.values or {}).get(maximize) or 0.0))
 

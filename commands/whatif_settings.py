@@ -11,16 +11,14 @@ if TYPE_CHECKING:
     from cbtrace.traces.schema import Scalar
 
 
-def combinations(fixed: list[str], swept: list[str]) -> list[dict[str, Scalar]]:
+def combinations(fixed: list[str] | None, swept: list[str] | None) -> list[dict[str, Scalar]]:
     """Every combination of the swept values, each with the fixed ones.
 
     Raises:
-        UsageError: there is none, or one is not ``KEY=VALUE`` of a setting that can be changed.
+        UsageError: one is not ``KEY=VALUE`` of a setting that can be changed.
     """
-    if not fixed and not swept:
-        raise UsageError("Nothing is to be changed: name a setting with --set KEY=VALUE or --sweep KEY=A,B,C.")
-    every = [_pair(text, "--set") for text in fixed]
-    tried = [_pair(text, "--sweep") for text in swept]
+    every = [_pair(text, "--set") for text in fixed or []]
+    tried = [_pair(text, "--sweep") for text in swept or []]
     keys = [key for key, _ in (*every, *tried)]
     for key in keys:
         if keys.count(key) > 1:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 COUNTS = ("soft_resets", "offloads", "graph_captures")
 """Numbers whose error is told as a count; that of all others as a share."""
+
+_KEPT = 0.9
 
 Values = dict[str, float | None]
 """By the keys of the JSON summary."""
@@ -48,22 +52,35 @@ class Study:
     off."""
 
     name: str
-    recordings: int
+    run_id: str
+    paths: list[Path]
+    """Of the recordings, the one that was changed first."""
+    left_aside: list[str]
+    """Why recordings of an experiment were not learned from, a sentence each."""
+    seen: tuple[float, ...]
+    """How slow the host was in each recording, as a factor on its usual pace."""
     measured: Values
     own: Prediction
     predictions: list[Prediction]
     left_out: list[LeftOut]
 
     def error(self, key: str) -> float | None:
-        """The largest error of a left-out recording; None is unknown."""
-        known = [abs(error) for left in self.left_out if (error := left.errors[key]) is not None]
-        return max(known, default=None)
+        """What nine in ten left-out recordings keep within, so of fewer than ten the largest; None is unknown."""
+        known = sorted(abs(error) for left in self.left_out if (error := left.errors[key]) is not None)
+        return known[math.ceil(_KEPT * len(known)) - 1] if known else None
+
+    def gain(self, prediction: Prediction, key: str) -> float | None:
+        """By what share it is more than what is predicted for the recording's own settings; None is unknown."""
+        before, after = (self.own.values or {}).get(key), (prediction.values or {}).get(key)
+        return after / before - 1 if before and after is not None else None
 
     def as_json(self) -> dict[str, Any]:
         """Plain types."""
         return {
             "run": self.name,
-            "recordings": self.recordings,
+            "recordings": len(self.paths),
+            "left_aside": self.left_aside,
+            "host_slowness": list(self.seen),
             "measured": self.measured,
             "own_settings": self.own.values,
             "predictions": [_plain(prediction) for prediction in self.predictions],
@@ -76,10 +93,17 @@ def _plain(prediction: Prediction) -> dict[str, Any]:
     return {
         "changes": prediction.changes,
         "values": prediction.values,
-        "doubts": [str(doubt) for doubt in prediction.doubts],
+        "doubts": doubts_told([prediction]),
         "refused": None if refused is None else {"slug": refused.slug, "text": str(refused)},
         "trace": None if prediction.trace is None else str(prediction.trace),
     }
+
+
+def doubts_told(predictions: Iterable[Prediction]) -> list[str]:
+    """What lies beyond what was seen, the largest of each kind, whichever part of a step asked for it."""
+    doubts = [doubt for prediction in predictions for doubt in prediction.doubts]
+    largest = {doubt.term: doubt for doubt in sorted(doubts, key=lambda doubt: doubt.asked)}
+    return [str(doubt) for _, doubt in sorted(largest.items())]
 
 
 def study(
@@ -88,13 +112,18 @@ def study(
     outputs: list[Path | None],
     overwrite: bool,
     advance: Advance | None,
+    *,
+    leave_aside: bool = False,
 ) -> Study:
     """Predict the first recording with each of the changes.
+
+    With ``leave_aside``, of the others those that cannot be replayed are not learned from, instead of refused.
 
     Raises:
         ReplayError: a recording cannot be replayed, or they are not alike.
         TraceExistsError: an output exists and is not to be replaced.
     """
+    from cbtrace.recorder.whatif.errors import ReplayError
     from cbtrace.recorder.whatif.fitting import fit
     from cbtrace.recorder.whatif.predict import told
     from cbtrace.recorder.whatif.recording import check_alike, recording
@@ -109,10 +138,16 @@ def study(
             advance(done, total, name)
         done += 1
 
-    recordings = []
+    recordings: list[Recording] = []
+    left_aside: list[str] = []
     for path in paths:
         step(f"replaying {path.name}")
-        recordings.append(recording(open_trace(path)))
+        try:
+            recordings.append(recording(open_trace(path)))
+        except ReplayError as error:
+            if not leave_aside or not recordings:
+                raise
+            left_aside.append(str(error))
     check_alike(recordings)
     left_out = []
     for one in recordings if len(recordings) > 1 else ():
@@ -126,7 +161,17 @@ def study(
         step(told(change))
         predictions.append(_predicted(recordings[0], change, model, output, overwrite))
     first = recordings[0].trace
-    return Study(first.header.name, len(recordings), _values(first.path), own, predictions, left_out)
+    return Study(
+        name=first.header.name,
+        run_id=first.header.run_id,
+        paths=[one.trace.path for one in recordings],
+        left_aside=left_aside,
+        seen=model.seen,
+        measured=_values(first.path),
+        own=own,
+        predictions=predictions,
+        left_out=left_out,
+    )
 
 
 def _check_outputs(paths: list[Path], outputs: list[Path], overwrite: bool) -> None:

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from cbtrace.commands.whatif_limits import Limit, may_miss
-from cbtrace.commands.whatif_study import COUNTS, Prediction, Study, Values
+from cbtrace.commands.whatif_study import COUNTS, Prediction, Study, Values, doubts_told
 
 _TIMES = ("throughput_generated_tps", "ttft_ms.p50", "ttft_ms.p95", "token_gap_ms.p50", "token_gap_ms.p99")
 
 _LABELS = ("tokens/s", "TTFT p50", "TTFT p95", "gap p50", "gap p99", "soft resets", "offloads", "captures")
 _WIDTH = 12
+_MANY = 10
+_WORTH_TELLING = ("throughput_generated_tps", "ttft_ms.p95", "token_gap_ms.p99")
+_MOST = 8
+"""Settings that are told to be worth running."""
 
 
 def lines(found: Study) -> Iterator[str]:
-    """A table of settings by numbers (times in ms), then what to doubt."""
+    """A table of settings by numbers, times in ms."""
     from cbtrace.recorder.whatif.predict import told
 
     rows = [told(prediction.changes) for prediction in found.predictions]
     width = max(24, *(len(row) + 3 for row in rows))
-    several = f"{found.recordings} recordings, replayed" if found.recordings > 1 else "replayed"
+    several = f"{len(found.paths)} recordings, replayed" if len(found.paths) > 1 else "replayed"
     yield f"{found.name}: {several} with their own settings exactly as recorded. Times in ms."
     yield ""
     yield " " * width + "".join(f"{label:>{_WIDTH}}" for label in _LABELS)
@@ -28,9 +33,7 @@ def lines(found: Study) -> Iterator[str]:
     for row, prediction in zip(rows, found.predictions, strict=True):
         yield from _of(row, prediction, width)
     if found.left_out:
-        yield f"{'error, at most':<{width}}" + "".join(f"{_band(found, key):>{_WIDTH}}" for key in (*_TIMES, *COUNTS))
-    yield ""
-    yield from _how_sure(found)
+        yield f"{'error, within':<{width}}" + "".join(f"{_band(found, key):>{_WIDTH}}" for key in (*_TIMES, *COUNTS))
 
 
 def _of(label: str, prediction: Prediction, width: int) -> Iterator[str]:
@@ -61,28 +64,42 @@ def next_lines(found: Study, limits: Sequence[Limit], maximize: str, worth: list
     """The settings that keep the limits, best first, and of which of them that is not sure."""
     from cbtrace.recorder.whatif.predict import told
 
-    kept = " and ".join(limit.text for limit in limits) or "no limit"
+    kept = " and ".join(limit.text for limit in limits)
     yield ""
     if not worth:
-        yield f"None of these settings is predicted to keep {kept}."
+        yield f"None of these settings is predicted to {f'keep {kept}' if kept else f'give more {maximize}'}."
         return
-    yield f"Worth running next, largest {maximize} first ({kept}):"
-    for number, prediction in enumerate(worth, 1):
-        value = (prediction.values or {})[maximize]
+    those = f", of those that keep {kept}" if kept else ""
+    yield f"Worth running next, largest {maximize} first{those} (changes are from what is predicted as it was):"
+    for number, prediction in enumerate(worth[:_MOST], 1):
+        shown = dict.fromkeys((maximize, *_WORTH_TELLING))
+        numbers = ", ".join(_changed(found, prediction, key) for key in shown)
         unsure = [limit.text for limit in may_miss(found, prediction, limits)]
         doubt = f"; by what predictions are off, may miss {' and '.join(unsure)}" if unsure else ""
-        yield f"  {number}. {told(prediction.changes)}: {_cell(value)}{doubt}"
+        yield f"  {number}. {told(prediction.changes)}: {numbers}{doubt}"
+    if len(worth) > _MOST:
+        yield f"  and {len(worth) - _MOST} more in the table."
 
 
-def _how_sure(found: Study) -> Iterator[str]:
+def _changed(found: Study, prediction: Prediction, key: str) -> str:
+    gain, label = found.gain(prediction, key), dict(zip((*_TIMES, *COUNTS), _LABELS, strict=True)).get(key, key)
+    return f"{label} {_cell((prediction.values or {})[key])}" + ("" if gain is None else f" ({100 * gain:+.0f} %)")
+
+
+def how_sure(found: Study, kept: Path | None) -> Iterator[str]:
+    """What to doubt, and which files were written; ``kept`` is the one of an experiment."""
     if found.left_out:
-        yield f"Error: the largest of {len(found.left_out)} recordings, each predicted from the others."
+        slow, fast = 100 * (max(found.seen) - 1), 100 * (min(found.seen) - 1)
+        which = "9 in 10" if len(found.left_out) >= _MANY else "all"
+        yield f"Error: what {which} of {len(found.left_out)} recordings keep within, each predicted from the others."
+        yield f"Part of it is the host, whose work took {fast:+.0f} to {slow:+.0f} % more time than usual in these."
+        yield "Nobody knows how slow it will be next time; all settings above are predicted for the same, usual host."
     else:
         yield "How far these predictions are off is not known from one recording: give more, with other settings."
-    doubts = [doubt for each in (found.own, *found.predictions) for doubt in each.doubts]
-    largest = {(doubt.part, doubt.term): doubt for doubt in sorted(doubts, key=lambda doubt: doubt.asked)}
-    yield from (f"* Beyond what was seen: {doubt}." for _, doubt in sorted(largest.items()))
-    for prediction in found.predictions:
-        if prediction.trace is not None:
-            yield f"Wrote {prediction.trace}"
+    if doubts := doubts_told([found.own, *found.predictions]):
+        yield f"* Beyond what was seen: {'; '.join(doubts)}."
+    yield from (f"Not learned from: {why}" for why in found.left_aside)
+    for written in (*(prediction.trace for prediction in found.predictions), kept):
+        if written is not None:
+            yield f"Wrote {written}"
     yield "A prediction is no measurement: run the setting before you rely on it."

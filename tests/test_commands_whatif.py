@@ -9,9 +9,12 @@ import pytest
 
 from cbtrace.commands import run as run_command
 from cbtrace.recorder import record
+from cbtrace.recorder.whatif.settings import CHANGEABLE
 from cbtrace.site.analysis.comparison import compare, measured_run
 from cbtrace.site.analysis.summary import summarize
 from cbtrace.traces import open_trace
+from cbtrace.traces.experiment import Experiment, RunEntry, StageEntry, VariantEntry, write_experiment
+from cbtrace.traces.predictions import PREDICTIONS_FILE, read_predictions
 from engines import Case, prompts, tiny_llama
 
 pytestmark = pytest.mark.engine
@@ -83,7 +86,6 @@ def test_a_prediction_gets_no_verdict(traces: list[Path], tmp_path: Path, monkey
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "Nothing is to be changed"),
         (("--set", "num_blocks"), "not of the form KEY=VALUE"),
         (("--set", "num_blocks=many"), "num_blocks is a whole number of at least 1, not 'many'"),
         (("--set", "num_blocks=0"), "num_blocks is a whole number of at least 1"),
@@ -153,3 +155,98 @@ def test_a_limit_that_the_error_may_break_is_named(
     assert "may miss ttft_ms.p95 < 100 s" in capsys.readouterr().out
     assert whatif(monkeypatch, *traces, "--sweep", "num_blocks=64", "--solve", "ttft_ms.p95 < 100 s") == 0
     assert "may miss" not in capsys.readouterr().out
+
+
+def test_without_settings_those_around_the_recorded_ones_are_tried(
+    traces: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tight = traces[1]
+    assert whatif(monkeypatch, tight) == 0
+    out = capsys.readouterr().out
+    tried = [line.split()[0] for line in out.splitlines() if line.startswith(tuple(CHANGEABLE))]
+    assert {"num_blocks=7", "num_blocks=28", "safety_margin=0.0", "scheduler_type=prefill_first"} <= set(tried)
+    assert "num_blocks=14" not in tried and not any(one.startswith("use_async_batching") for one in tried)
+    assert "1. num_blocks=2" in out, "a cache that soft resets are met in is made larger first"
+
+
+def experiment(folder: Path, traces: list[Path]) -> Experiment:
+    """A finished experiment of these traces: a baseline, then a variant with fewer blocks."""
+    (folder / "runs").mkdir(parents=True)
+    names = ("baseline", "num_blocks=14")
+    for name, trace in zip(names, traces, strict=True):
+        (folder / "runs" / f"{name}.cbt").write_bytes(trace.read_bytes())
+    made = Experiment(
+        name="small",
+        plan={},
+        plan_digest="",
+        stages=[StageEntry(1, "Baseline"), StageEntry(3, "KV cache")],
+        variants=[
+            VariantEntry("baseline", 1, "continuous", "default"),
+            VariantEntry("num_blocks=14", 3, "continuous", "default", "baseline", {"num_blocks": 14}),
+        ],
+        runs=[
+            RunEntry(f"{name}-r1", name, 1 + 2 * at, 1, "done", f"runs/{name}.cbt", seconds=3.0)
+            for at, name in enumerate(names)
+        ],
+        workloads={},
+        slos={"ttft_p95_ms": 60_000},
+    )
+    write_experiment(made, folder)
+    return made
+
+
+def test_predictions_of_an_experiment_are_kept_in_its_folder(
+    traces: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "study"
+    experiment(folder, traces)
+    assert whatif(monkeypatch, folder, "--sweep", "num_blocks=3,14,20") == 0
+    assert f"Wrote {folder / PREDICTIONS_FILE}" in capsys.readouterr().out
+    kept = read_predictions(folder)
+    assert kept is not None
+    assert (kept.base, kept.learned_from) == ("baseline-r1", ["baseline-r1", "num_blocks=14-r1"])
+    assert kept.base_run_id == open_trace(traces[0]).header.run_id
+    assert [one.changes for one in kept.settings] == [{"num_blocks": 3}, {"num_blocks": 14}, {"num_blocks": 20}]
+    dead, tight, _ = kept.settings
+    assert "would come to a dead end" in dead.refused and dead.values is None
+    measured = summarize(open_trace(traces[1]))
+    assert tight.values is not None and tight.values["soft_resets"] == measured.soft_resets > 0
+    assert kept.errors["throughput_generated_tps"] is not None and kept.errors["soft_resets"] == 0
+
+
+def test_runs_of_an_experiment_that_cannot_be_replayed_are_not_learned_from(
+    traces: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "study"
+    experiment(folder, traces)
+    cut = folder / "runs" / "num_blocks=14.cbt"
+    cut.write_bytes(cut.read_bytes()[:-2000])
+    assert whatif(monkeypatch, folder, "--set", "num_blocks=20") == 0
+    out = capsys.readouterr().out
+    assert "Not learned from: num_blocks=14.cbt cannot be replayed, because the trace is not whole" in out
+    assert "is not known from one recording" in out
+
+
+@pytest.mark.parametrize("what", ["empty", "no baseline", "with more"])
+def test_a_folder_without_what_it_takes_is_refused(
+    what: str,
+    traces: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "study"
+    named: list[Path] = [folder]
+    if what == "empty":
+        folder.mkdir()
+    else:
+        made = experiment(folder, traces)
+        made.runs[0].status = "failed"
+        write_experiment(made, folder)
+    if what == "with more":
+        named.append(traces[0])
+    assert whatif(monkeypatch, *named) == 2
+    shown = capsys.readouterr()
+    said = {"empty": "holds no experiment.json", "no baseline": "nothing to replay", "with more": "folder alone"}
+    assert said[what] in shown.err and shown.err.count("\n") == 1 and shown.out == ""
+    assert not (folder / PREDICTIONS_FILE).exists()

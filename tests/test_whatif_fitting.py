@@ -131,8 +131,7 @@ def test_copies_that_no_recording_shows_are_told_and_cost_nothing() -> None:
     pace = pace_of(model)
     assert pace.copy(700) == 0
     assert [str(found) for found in pace.beyond.values()] == [
-        "the copy of a batch with 700 tokens of offloaded KV, of which no recording shows any, so that they are taken "
-        "to cost nothing"
+        "700 tokens of offloaded KV (none in the recordings, so that they are taken to cost nothing)"
     ]
 
 

@@ -180,4 +180,4 @@ def _non_negative_least_squares(terms: Floats, values: Floats, weights: Floats) 
             if (found >= 0).all() and gain > best * (1 + 1e-9):
                 best, prices = gain, np.zeros(len(scale))
                 prices[kept] = found
-    return prices / scale
+    return np.asarray(prices / scale, dtype=np.float64)

@@ -71,10 +71,9 @@ class Beyond:
 
     def __str__(self) -> str:
         what = _WORDS.get(self.term, self.term.replace("_", " "))
-        known = f"where the recordings show {self.most:,.0f} at most"
         if not self.most:
-            known = "of which no recording shows any, so that they are taken to cost nothing"
-        return f"the {self.part} of a batch with {self.asked:,.0f} {what}, {known}"
+            return f"{self.asked:,.0f} {what} (none in the recordings, so that they are taken to cost nothing)"
+        return f"{self.asked:,.0f} {what} (the recordings show {self.most:,.0f} at most)"
 
 
 @dataclass(frozen=True)

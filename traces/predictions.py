@@ -1,0 +1,123 @@
+"""``predictions.json``: what settings would have done, by ``cbtrace whatif``, for the page of an experiment.
+
+It lies beside ``experiment.json``. Like a trace it is untrusted input: read it with :func:`read_predictions`. Fields
+are only ever appended, with a default; a change of meaning raises :data:`PREDICTIONS_FORMAT`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct, field
+
+from .aside import written_aside
+from .errors import CbtraceError, declare
+from .schema import Scalar, Severity
+
+PREDICTIONS_FILE = "predictions.json"
+PREDICTIONS_FORMAT = 1
+MOST_SETTINGS = 10_000
+LARGEST_BYTES = 64 << 20
+
+Values = dict[str, float | None]
+"""By the keys of the JSON summary, such as ``ttft_ms.p95``; ``None`` is unknown."""
+
+
+class PredictionsError(CbtraceError):
+    """Predictions cannot be read."""
+
+    slug = "predictions-unreadable"
+
+
+class PredictedSetting(Struct):
+    """One setting that was calculated: its numbers, or why there are none."""
+
+    changes: dict[str, Scalar]
+    """What it changes in the run that was replayed."""
+    values: Values | None = None
+    doubts: list[str] = field(default_factory=list)
+    """What the prediction asked for beyond what recordings show, in words."""
+    refused: str = ""
+    """Why there are no numbers, in a sentence."""
+
+
+class Predictions(Struct):
+    """All of ``predictions.json``."""
+
+    base: str
+    """Id of the experiment's run whose requests were replayed."""
+    base_run_id: str
+    """The same run by the id in its trace: predictions of a trace that was replaced are of no use."""
+    learned_from: list[str]
+    """Ids of the runs from which it was learned how long steps take."""
+    own: Values
+    """Predicted with the settings that the base was run with."""
+    errors: Values
+    """By key, the error that nine in ten of those runs kept when each was predicted from the others: a share, for
+    counts a number; empty when there was one run only."""
+    settings: list[PredictedSetting]
+    tool_version: str = ""
+    format: int = PREDICTIONS_FORMAT
+
+
+def read_predictions(folder: Path) -> Predictions | None:
+    """Read the predictions in a folder; ``None`` when there are none.
+
+    Raises:
+        PredictionsError: the file is damaged, too new or too large.
+    """
+    path = folder / PREDICTIONS_FILE
+    again = "run cbtrace whatif on the folder again"
+    try:
+        if path.stat().st_size > LARGEST_BYTES:
+            raise PredictionsError(f"{path} is larger than any that cbtrace writes: {again}.")
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise PredictionsError(f"{path} cannot be read ({error.strerror}): check its permissions.") from error
+    try:
+        found = msgspec.json.decode(data, type=_Format).format
+        if found > PREDICTIONS_FORMAT:
+            raise PredictionsError(
+                f"{path} is of format {found}, and this cbtrace reads up to {PREDICTIONS_FORMAT}: install a newer one."
+            )
+        predictions = msgspec.json.decode(data, type=Predictions)
+    except msgspec.MsgspecError as error:
+        raise PredictionsError(f"{path} is damaged ({error}): {again}.") from error
+    if len(predictions.settings) > MOST_SETTINGS or not all(map(math.isfinite, _numbers(predictions))):
+        raise PredictionsError(f"{path} holds what cbtrace does not write: {again}.")
+    return predictions
+
+
+class _Format(Struct):
+    format: int = 1
+
+
+def _numbers(predictions: Predictions) -> Iterator[float]:
+    for values in (predictions.own, predictions.errors, *(it.values or {} for it in predictions.settings)):
+        yield from (value for value in values.values() if value is not None)
+
+
+def write_predictions(predictions: Predictions, folder: Path) -> Path:
+    """Write ``predictions.json``, whole or not at all, in place of one that is there; return its path.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path = folder / PREDICTIONS_FILE
+    data = msgspec.json.format(msgspec.json.encode(predictions, order="deterministic"), indent=1)
+    with written_aside(path) as aside:
+        aside.write_bytes(data + b"\n")
+    return path
+
+
+declare(
+    "predictions-unreadable",
+    Severity.WARNING,
+    "The file predictions.json of an experiment cannot be read or was not written by cbtrace; the page goes without.",
+    "Run `cbtrace whatif` on the folder of the experiment again.",
+)
