@@ -15,13 +15,11 @@ import msgspec
 from cbtrace.site.analysis.attribution import Cuts, attribute
 from cbtrace.site.analysis.experiment import PassTokens, pass_tokens
 from cbtrace.site.analysis.goodput import service_times
-from cbtrace.site.analysis.kv_stays import kv_stays
-from cbtrace.site.analysis.lifelines import lifelines
+from cbtrace.site.analysis.request_lives import request_lives
 from cbtrace.site.analysis.run_conditions import RunConditions, run_conditions
 from cbtrace.site.analysis.summary import RunSummary, summarize
 from cbtrace.site.assets import hashed_name
 from cbtrace.site.pages.chrome import Chrome
-from cbtrace.site.pages.class_section import longest_gaps
 from cbtrace.site.pages.compare_data import compare_data
 from cbtrace.site.pages.compare_groups import compare_entry
 from cbtrace.site.pages.compare_requests import compare_requests, token_files
@@ -29,7 +27,6 @@ from cbtrace.site.pages.goodput_section import goodput_data
 from cbtrace.site.pages.index import IndexRow, index_row
 from cbtrace.site.pages.request_data import (
     DETAILS_A_FILE,
-    RequestParts,
     gaps_a_request,
     request_details,
     request_head,
@@ -124,7 +121,8 @@ def run_files(chrome: Chrome, source: RunSource, write: Write) -> RunRecord:
         TraceError: the file cannot be read as a trace.
     """
     trace = open_trace(source.path)
-    summary, cuts = summarize(trace), attribute(trace)
+    cuts = attribute(trace)
+    summary = summarize(trace, cuts)
     slug = run_slug(trace.header.name, source)
     out = RunFiles(slug, write)
     origin = time_origin(trace)
@@ -154,15 +152,14 @@ def run_files(chrome: Chrome, source: RunSource, write: Write) -> RunRecord:
 def _add_requests(out: RunFiles, trace: Trace, cuts: Cuts, origin_ns: int, words: Words) -> None:
     """Add what the page loads of requests when asked."""
     count = len(trace.requests.id)
-    longest = longest_gaps(cuts, count)
-    out.add_part("requests", request_head(trace, longest, origin_ns, words))
-    for part in request_lists(trace, longest, origin_ns):
+    out.add_part("requests", request_head(trace, cuts.longest_gap, origin_ns, words))
+    for part in request_lists(trace, cuts.longest_gap, origin_ns):
         out.add_part("list", part)
-    found = RequestParts(cuts.ttft, cuts.gaps, lifelines(trace.requests, cuts.rows, cuts.costs), kv_stays(trace))
-    for first in range(0, count, DETAILS_A_FILE):
-        end = min(first + DETAILS_A_FILE, count)
-        out.add_part("request", request_details(found, first, end, origin_ns, gaps_a_request(count)))
-    out.add_part("goodput", goodput_data(service_times(trace), words))
+    for found in request_lives(trace, gaps_a_request(count)):
+        for first in range(found.first, found.end, DETAILS_A_FILE):
+            end = min(first + DETAILS_A_FILE, count)
+            out.add_part("request", request_details(cuts.ttft, found, first, end, origin_ns))
+    out.add_part("goodput", goodput_data(service_times(trace, cuts.longest_gap), words))
 
 
 def add_side(out: RunFiles, trace: Trace, summary: RunSummary, cuts: Cuts) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -170,7 +167,7 @@ def add_side(out: RunFiles, trace: Trace, summary: RunSummary, cuts: Cuts) -> tu
     side = compare_data(trace, summary, cuts, out.slug)
     key = f"{out.slug}/compare"
     tokens = [out.add_data(f"{key}-tokens-{number}", {"ids": part}) for number, part in enumerate(token_files(trace))]
-    requests = out.add_data(f"{key}-requests", compare_requests(trace))
+    requests = out.add_data(f"{key}-requests", compare_requests(trace, cuts.longest_gap))
     src = out.add_data(key, side | {"sources": {"requests": requests, "tokens": tokens}})
     return side, compare_entry(trace, summary, side, f"{out.base}/{src}")
 

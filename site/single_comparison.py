@@ -62,10 +62,9 @@ def _add_run(path: Path, copies: Counter[str], texts: dict[str, str]) -> tuple[d
     trace = open_trace(path)
     digest, size = digest_file(path)
     copies[digest[:SLUG_DIGITS]] += 1
-    files = RunFiles(run_slug(trace.header.name, RunSource(path, digest, size, copies[digest[:SLUG_DIGITS]])))
-    made = add_side(files, trace, summarize(trace), attribute(trace))
-    texts.update(files.texts)
-    return made
+    slug = run_slug(trace.header.name, RunSource(path, digest, size, copies[digest[:SLUG_DIGITS]]))
+    cuts = attribute(trace)
+    return add_side(RunFiles(slug, texts.__setitem__), trace, summarize(trace, cuts), cuts)
 
 
 def _names(side: Sequence[dict[str, Any]]) -> str:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from cbtrace.site.analysis.attribution import attribute
 from cbtrace.site.analysis.clock import Phase, phase_clock
-from cbtrace.site.analysis.latency import completed, token_gaps
 from cbtrace.site.analysis.pieces import COLUMN, PIECES
 from cbtrace.traces import Trace, open_trace
 from cbtrace.traces.schema import AdmissionStop, EndReason, Event, EventKind, Step, StepFlag
 from cbtrace.traces.stepcode import pack_slots, pack_times
+from site_gaps import every_gap, true_gaps
 from site_runs import busy_run, troubled_run
 from trace_builder import CAPACITY, SimRequest, TraceBuilder, eventful
 
@@ -30,12 +30,12 @@ def named(pieces: Any) -> dict[str, int]:
 
 def check_sums(trace: Trace) -> None:
     """The invariant: every completed request and gap is cut, and each cut adds up to the nanosecond."""
-    cuts = attribute(trace)
-    for part in (cuts.ttft, cuts.gaps):
+    gaps = every_gap(trace)
+    for part in (attribute(trace).ttft, gaps):
         assert (part.pieces.sum(axis=1) == part.total_ns).all()
         assert (part.pieces >= 0).all()
-    gaps = token_gaps(trace.tokens, completed(trace.requests))
-    assert (cuts.gaps.total_ns == gaps.duration_ns).all()
+    found = zip(gaps.request.tolist(), gaps.position.tolist(), gaps.total_ns.tolist(), strict=True)
+    assert list(found) == true_gaps(trace)
 
 
 def test_a_prompt_alone_is_queue_wait_host_and_prefill(tmp_path: Path) -> None:

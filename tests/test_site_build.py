@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from cbtrace.site.analysis.attribution import Cuts
 from cbtrace.site.analysis.summary import RunSummary, summarize
 from cbtrace.site.build import BuildReport, build_site, sources
 from cbtrace.site.folder import STATE, OutputFolderError
@@ -260,10 +261,10 @@ def test_without_one_readable_trace_nothing_is_written(tmp_path: Path, slug: str
 def test_a_page_that_cannot_be_made_does_not_stop_the_others(
     traces: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(trace: Trace) -> RunSummary:
+    def fail(trace: Trace, cuts: Cuts) -> RunSummary:
         if trace.path == traces[1]:
             raise ZeroDivisionError("of ours")
-        return summarize(trace)
+        return summarize(trace, cuts)
 
     monkeypatch.setattr("cbtrace.site.run_files.summarize", fail)
     report = build_site(traces[:3], tmp_path / "site")

@@ -8,9 +8,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cbtrace.site.analysis.goodput import LIMITS, Slos, goodput, ladder, service_times
+from cbtrace.site.analysis.attribution import attribute
+from cbtrace.site.analysis.goodput import LIMITS, ServiceTimes, Slos, goodput, ladder, service_times
 from cbtrace.site.pages.goodput_section import goodput_data, goodput_section
 from cbtrace.site.words import load_words
+from cbtrace.traces import Trace
 from cbtrace.traces.schema import EndReason
 from packed_tables import table
 from site_runs import busy_run, troubled_run
@@ -18,9 +20,13 @@ from site_runs import busy_run, troubled_run
 MS = 1_000_000
 
 
+def times_of(trace: Trace) -> ServiceTimes:
+    return service_times(trace, attribute(trace).longest_gap)
+
+
 def test_every_limit_must_hold_and_failures_meet_none(tmp_path: Path) -> None:
     trace = troubled_run(tmp_path / "run.cbt")  # three good, a failed, a cancelled, an empty and a running one
-    times = service_times(trace)
+    times = times_of(trace)
     assert (len(times.ttft), times.missed, times.running, times.judged) == (3, 3, 1, 6)
     assert goodput(times, Slos()).met == 3
     assert goodput(times, Slos()).per_second == 3 / times.window_s
@@ -31,7 +37,7 @@ def test_every_limit_must_hold_and_failures_meet_none(tmp_path: Path) -> None:
 def test_the_count_is_that_of_a_loop_over_requests_and_tokens(tmp_path: Path) -> None:
     trace = busy_run(tmp_path / "run.cbt", stall_step=20)
     requests, tokens = trace.requests, trace.tokens
-    times = service_times(trace)
+    times = times_of(trace)
     limits = tuple(int(np.quantile(values, 0.7)) for values in (times.ttft, times.longest_gap, times.e2e))
     met = 0
     for row in range(len(requests.id)):
@@ -58,7 +64,7 @@ def test_a_ladder_of_limits_rises_to_one_that_all_meet(values: list[int]) -> Non
 
 
 def test_the_page_carries_all_times_and_the_words(tmp_path: Path) -> None:
-    times = service_times(busy_run(tmp_path / "run.cbt"))
+    times = times_of(busy_run(tmp_path / "run.cbt"))
     words = load_words()
     data = goodput_data(times, words)
     stored = table(data["times"])

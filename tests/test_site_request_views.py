@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 from cbtrace.site.analysis.attribution import attribute
 from cbtrace.site.analysis.bands import bands, pieces_of, singles
 from cbtrace.site.analysis.classes import chunking, request_classes
-from cbtrace.site.analysis.kv_stays import kv_stays
-from cbtrace.site.analysis.lifelines import STATES, lifelines
+from cbtrace.site.analysis.lifelines import STATES
 from cbtrace.site.analysis.pieces import COLUMN, PIECES
+from cbtrace.site.analysis.request_lives import RequestLives, request_lives
 from cbtrace.site.analysis.slack import block_slack
 from cbtrace.site.build import build_site
 from cbtrace.site.pages import request_data
-from cbtrace.site.pages.class_section import longest_gaps
-from cbtrace.site.pages.request_data import RequestParts, request_details
+from cbtrace.site.pages.request_data import request_details
 from cbtrace.site.words import load_words
 from cbtrace.traces import Trace
 from cbtrace.traces.schema import EndReason
@@ -30,6 +29,12 @@ from site_runs import busy_run, crowded_run, troubled_run
 from trace_builder import CAPACITY, UNIT_BYTES, TraceBuilder, eventful
 
 
+def lives_of(trace: Trace) -> RequestLives:
+    """All requests, which are few."""
+    (found,) = request_lives(trace, 8)
+    return found
+
+
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=300))
 def test_bands_split_all_rows_and_lose_no_nanosecond(values: list[int]) -> None:
@@ -37,13 +42,13 @@ def test_bands_split_all_rows_and_lose_no_nanosecond(values: list[int]) -> None:
     pieces = np.zeros((len(values), len(PIECES)), dtype=np.int64)
     pieces[:, COLUMN["decode"]] = total // 3
     pieces[:, COLUMN["host"]] = total - total // 3
-    found = {band.id: band for band in bands(total, pieces)}
+    found = {band.id: band for band in bands(total, pieces, np.ones_like(total))}
     parts = [band for name, band in found.items() if name != "all"]
     assert sum(band.n for band in parts) == found["all"].n == len(values)
     assert sum(band.total_ns for band in parts) == found["all"].total_ns == sum(values)
     for band in found.values():
         assert sum(band.pieces.values()) == band.total_ns
-    single = {one.id: one for one in singles(total, pieces)}
+    single = {one.id: one for one in singles(total, pieces, np.ones_like(total))}
     ordered = sorted(values)
     assert single["max"].total_ns == ordered[-1]
     for name, q in (("p50", 50), ("p95", 95)):
@@ -56,8 +61,8 @@ def test_bands_split_all_rows_and_lose_no_nanosecond(values: list[int]) -> None:
 
 def test_nothing_has_no_bands() -> None:
     empty = np.zeros(0, dtype=np.int64)
-    assert bands(empty, np.zeros((0, len(PIECES)), dtype=np.int64)) == []
-    assert singles(empty, np.zeros((0, len(PIECES)), dtype=np.int64)) == []
+    assert bands(empty, np.zeros((0, len(PIECES)), dtype=np.int64), empty) == []
+    assert singles(empty, np.zeros((0, len(PIECES)), dtype=np.int64), empty) == []
 
 
 def test_a_life_is_told_from_submit_to_its_last_token_without_a_gap(tmp_path: Path) -> None:
@@ -77,8 +82,7 @@ def test_a_life_is_told_from_submit_to_its_last_token_without_a_gap(tmp_path: Pa
     build.step([other])
     build.finish(other)
     trace = build.close()
-    cuts = attribute(trace)
-    lives = lifelines(trace.requests, cuts.rows, cuts.costs)
+    lives = lives_of(trace).lives
     mine = np.flatnonzero(lives.request == 0)
     states = [STATES[state] for state in lives.state[mine]]
     assert states == ["queued", "prefill", "reset_wait", "recompute", "decode"]
@@ -90,8 +94,7 @@ def test_a_life_is_told_from_submit_to_its_last_token_without_a_gap(tmp_path: Pa
 @pytest.mark.parametrize("make", [busy_run, troubled_run, lambda path: eventful(path).close()])
 def test_spans_are_in_order_and_never_overlap(tmp_path: Path, make: object) -> None:
     trace: Trace = make(tmp_path / "run.cbt")  # type: ignore[operator]
-    cuts = attribute(trace)
-    lives = lifelines(trace.requests, cuts.rows, cuts.costs)
+    lives = lives_of(trace).lives
     same = lives.request[1:] == lives.request[:-1]
     assert (lives.start_ns <= lives.end_ns).all()
     assert (lives.start_ns[1:][same] >= lives.end_ns[:-1][same]).all()
@@ -99,7 +102,7 @@ def test_spans_are_in_order_and_never_overlap(tmp_path: Path, make: object) -> N
 
 def test_classes_hold_every_completed_request_once_a_dimension(tmp_path: Path) -> None:
     trace = busy_run(tmp_path / "run.cbt", requests=30)
-    longest = longest_gaps(attribute(trace), len(trace.requests.id))
+    longest = attribute(trace).longest_gap
     found = request_classes(trace, longest, CAPACITY * UNIT_BYTES)
     by_prompt = [one for one in found if one.dimension == "prompt_tokens"]
     assert sum(one.n for one in by_prompt) == 30
@@ -122,7 +125,7 @@ def test_chunks_are_counted_with_what_ended_them(tmp_path: Path) -> None:
     build.finish(whole)
     build.finish(chunked)
     trace = build.close()
-    found = chunking(trace.steps, trace.step_requests, 2, 32)
+    found = chunking(trace.steps, trace.chunks, 2, 32)
     assert (found.whole, found.chunked, found.chunks) == (1, 1, 3)
     assert (found.budget_full, found.other) == (1, 1)
 
@@ -147,18 +150,13 @@ def test_slack_is_not_told_where_blocks_are_shared(tmp_path: Path) -> None:
     assert block_slack(trace.engines[0], trace.steps, trace.requests) is None
 
 
-def request_parts(trace: Trace) -> RequestParts:
-    cuts = attribute(trace)
-    return RequestParts(cuts.ttft, cuts.gaps, lifelines(trace.requests, cuts.rows, cuts.costs), kv_stays(trace))
-
-
 def test_the_data_of_each_request_adds_up(tmp_path: Path) -> None:
     trace = busy_run(tmp_path / "run.cbt", requests=20)
-    parts, requests = request_parts(trace), trace.requests
+    ttft, parts, requests = attribute(trace).ttft, lives_of(trace), trace.requests
     for first, end in ((0, 20), (0, 7), (7, 20)):
-        made = request_details(parts, first, end, 0, 8)
-        ttft = [sum(piece["ns"] for piece in pieces) for pieces in groups(made["ttft"])]
-        assert ttft == (requests.first_token_ns - requests.submit_ns)[first:end].tolist()
+        made = request_details(ttft, parts, first, end, 0)
+        cut = [sum(piece["ns"] for piece in pieces) for pieces in groups(made["ttft"])]
+        assert cut == (requests.first_token_ns - requests.submit_ns)[first:end].tolist()
         gap_pieces = iter(groups(made["gap_pieces"]))
         for gaps in groups(made["gaps"]):
             assert [gap["duration_us"] for gap in gaps] == sorted((gap["duration_us"] for gap in gaps), reverse=True)
@@ -178,7 +176,7 @@ def test_every_request_is_listed_with_its_instants(
     monkeypatch.setattr(request_data, "LISTED_A_FILE", listed)
     trace = troubled_run(tmp_path / "run.cbt")
     requests = trace.requests
-    longest = longest_gaps(attribute(trace), len(requests.id))
+    longest = attribute(trace).longest_gap
     lists = list(request_data.request_lists(trace, longest, 0))
     assert [name for part in lists for name in part["id"]] == requests.id
     found = [request for part in lists for request in rows(part["columns"])]
@@ -229,4 +227,4 @@ def test_the_first_load_of_a_crowded_run_is_bounded(tmp_path: Path) -> None:
     assert (cuts.gaps.pieces.sum(axis=1) == cuts.gaps.total_ns).all()
     assert (cuts.ttft.pieces.sum(axis=1) == cuts.ttft.total_ns).all()
     # Steps with a prompt and a number of decodes that no decode-only step has: there is no estimate to split them by.
-    assert cuts.gaps.pieces[:, COLUMN["unattributed"]].sum() < 0.01 * cuts.gaps.total_ns.sum()
+    assert cuts.gaps.count @ cuts.gaps.pieces[:, COLUMN["unattributed"]] < 0.01 * cuts.gaps.durations.sum()

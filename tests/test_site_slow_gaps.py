@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cbtrace.site.analysis.latency import completed, token_gaps
-from cbtrace.site.analysis.slow_gaps import SlowGap, slowest_gaps
+from cbtrace.site.analysis.attribution import attribute
+from cbtrace.site.analysis.slow_gaps import SLOWEST, SlowGap
 from cbtrace.traces import Trace
+from site_gaps import true_gaps
 from site_runs import busy_run
 from trace_builder import TraceBuilder
 
 
-def found_in(trace: Trace, limit: int = 5) -> list[SlowGap]:
-    return slowest_gaps(trace.requests, trace.tokens, trace.steps, trace.step_requests, trace.events, limit)
+def found_in(trace: Trace) -> list[SlowGap]:
+    return attribute(trace).slowest
 
 
 def test_the_list_is_the_top_of_all_gaps(tmp_path: Path) -> None:
     trace = busy_run(tmp_path / "run.cbt", stall_step=30)
     gaps = found_in(trace)
-    everything = sorted(token_gaps(trace.tokens, completed(trace.requests)).duration_ns.tolist(), reverse=True)
-    assert [gap.duration_ns for gap in gaps] == everything[:5]
+    everything = sorted(true_gaps(trace), key=lambda gap: (-gap[2], *gap[:2]))
+    assert len(everything) > SLOWEST
+    assert [(gap.request, gap.position, gap.duration_ns) for gap in gaps] == everything[:SLOWEST]
     stalled = [gap for gap in gaps if gap.longest_step == 30]
     assert stalled, "the step that was 50 times as long is behind a slow gap"
 

@@ -166,7 +166,8 @@ class Attribution:
         decode = self._steps.decode
         set_bits = _SET_BITS[np.frombuffer(decode.data, dtype=np.uint8)]
         before = np.append(0, np.cumsum(set_bits, dtype=np.int64))
-        return before[decode.offset + decode.length] - before[decode.offset]
+        counts: Ints = before[decode.offset + decode.length] - before[decode.offset]
+        return counts
 
     @cached_property
     def members(self) -> Ints:

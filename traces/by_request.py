@@ -12,15 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from .columns import Bools, Ints
-from .pairs import Block, RequestBlock, ranges, stable_order
+from .pairs import GROUP, Block, RequestBlock, ranges, stable_order
 from .residency import Residencies
 from .schema import ChunkFlag
 from .stepstore import StepColumns
 
 PART_PAIRS = 1 << 18
 """About so many pairs are in memory at once; those of one request always are."""
-GROUP = 256
-"""Parts begin at multiples of it, unless such a group of requests has too many pairs for one part."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +118,9 @@ class RequestJoin:
         at = np.searchsorted(key, chunk_key, side="right") + np.arange(len(place))
         decodes = np.ones(len(key) + len(place), dtype=np.bool_)
         decodes[at] = False
-        merged = _Merged(*(np.empty(len(decodes), dtype=np.int64) for _ in range(3)), np.full(len(decodes), -1))
+        size = len(decodes)
+        columns = [np.empty(size, dtype=np.int64) for _ in range(3)]
+        merged = _Merged(columns[0], columns[1], columns[2], np.full(size, -1, dtype=np.int64))
         for name, of_decodes, of_chunks in (
             ("row", row, chunk_row),
             ("request", request, chunk_request),
@@ -192,7 +192,7 @@ class RequestJoin:
         length = np.diff(np.append(starts, len(stay)))
         before = np.cumsum(tokens) - tokens
         whose = stay[starts]
-        position = before + np.repeat(self._start[whose] - before[starts], length)
+        position: Ints = before + np.repeat(self._start[whose] - before[starts], length)
         unknown = np.repeat(self._start[whose] < 0, length)
         row = merged.row if order is None else merged.row[order]
         lost = self._given.lost_from[whose]

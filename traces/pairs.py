@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 from .columns import Bools, Ints
 
+GROUP = 256
+"""Parts of requests begin at multiples of it, unless such a group has too many pairs for one part."""
+
 
 @dataclass(frozen=True)
 class Block:
@@ -56,7 +59,8 @@ class RequestBlock:
 def ranges(begin: Ints, length: Ints) -> Ints:
     """``begin[i]``, ``begin[i] + 1`` and so on, ``length[i]`` numbers for each i."""
     ends = np.cumsum(length)
-    return np.arange(int(ends[-1]) if len(ends) else 0, dtype=np.int64) + np.repeat(begin - (ends - length), length)
+    first: Ints = np.repeat(begin - (ends - length), length)
+    return first + np.arange(len(first), dtype=np.int64)
 
 
 def stable_order(*keys: Ints) -> NDArray[np.intp]:

@@ -4,20 +4,35 @@ Tokens come out when the results of their step are ready, so time is cut at thos
 spends the step's interval in what the engine did; one that is not spends it in what kept it out. Before its first
 admission it waits for the reason of the scheduler's last decision. What damage hides is ``unattributed``, and is never
 spread over the rest.
+
+Requests are looked at some hundreds at a time, so that memory is bounded however long the run is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from cbtrace.site.analysis.clock import AdmissionClock, Phase, PhaseClock, admission_clock, phase_clock
-from cbtrace.site.analysis.latency import completed, token_gaps
-from cbtrace.site.analysis.members import MemberRows, member_rows
+from cbtrace.site.analysis.gaps import (
+    GapCounts,
+    GapCuts,
+    GapKinds,
+    GapPlaces,
+    closed,
+    gap_places,
+    longest_by_request,
+    piece_matrix,
+)
+from cbtrace.site.analysis.latency import completed
+from cbtrace.site.analysis.members import MemberRows, Whereabouts
 from cbtrace.site.analysis.pieces import COLUMN, PIECES, WAITS
+from cbtrace.site.analysis.slow_gaps import Slowest, SlowGap
 from cbtrace.site.analysis.step_cost import StepCosts, step_costs
 from cbtrace.traces.columns import Bools, Ints, Requests
+from cbtrace.traces.pairs import RequestBlock, ranges
 from cbtrace.traces.reader import Trace
 from cbtrace.traces.schema import AdmissionStop, RequestFlag
 
@@ -30,20 +45,10 @@ class TtftCuts:
     total_ns: Ints
     pieces: Ints
 
-
-@dataclass(frozen=True)
-class GapCuts:
-    """Each token gap: from ``start_ns`` to token ``position`` of ``request``, over steps ``first_step..last_step``."""
-
-    request: Ints
-    position: Ints
-    first_step: Ints
-    last_step: Ints
-    start_ns: Ints
-    total_ns: Ints
-    pieces: Ints
-    absent_steps: Ints
-    """Steps of the gap in which the request had no token."""
+    @property
+    def count(self) -> Ints:
+        """How many requests each row stands for: one."""
+        return np.ones(len(self.request), dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -51,122 +56,232 @@ class Cuts:
     """Both cuts of a run, over its completed requests, and what they were made from."""
 
     ttft: TtftCuts
-    gaps: GapCuts
-    rows: MemberRows
+    gaps: GapKinds
+    longest_gap: Ints
+    """By request: its longest gap in ns; -1 for one without."""
+    slowest: list[SlowGap]
+    """The slowest gaps of all, slowest first."""
     costs: StepCosts
+
+
+@dataclass(frozen=True)
+class CutPart:
+    """Some requests: all that they did, and their gaps."""
+
+    block: RequestBlock
+    rows: MemberRows
+    places: GapPlaces
+
+    @property
+    def request(self) -> Ints:
+        """Whose each gap is."""
+        return self.block.pairs.request[self.places.last]
+
+
+class Cutter:
+    """Cuts the time of requests; see the module."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.clock = phase_clock(trace.steps, trace.events)
+        self.costs = step_costs(trace.steps, self.clock)
+        self.whereabouts = Whereabouts(trace)
+        self.done = completed(trace.requests)
+        self.decisions = admission_clock(trace.steps, len(AdmissionStop))
+        self._admitted_row = _first_admission_rows(trace)
+
+    def parts(self) -> Iterator[CutPart]:
+        """All requests, some hundreds at a time, in order."""
+        for block in self.trace.by_request():
+            yield CutPart(block, self.whereabouts.rows(block.pairs), gap_places(self.trace, block, self.done))
+
+    def durations(self, part: CutPart) -> Ints:
+        """The length of each gap of a part, ns."""
+        row, ready = part.block.pairs.row, self.trace.steps.ready_ns
+        found: Ints = ready[row[part.places.last]] - ready[row[part.places.before]]
+        return found
+
+    def plain_pieces(self) -> Ints:
+        """By step: the pieces of a gap from the step before to it, of a request that decodes in both."""
+        rows = np.arange(len(self.costs.end_ns))
+        spent = _spent(rows, np.full(len(rows), COLUMN["decode"]), self.costs)
+        return closed(spent, self.costs.end_ns - self.costs.start_ns)
+
+    def plain(self, part: CutPart) -> Bools:
+        """Which gaps of a part are such ones."""
+        before, last, row = part.places.before, part.places.last, part.block.pairs.row
+        next_to = (last == before + 1) & (part.rows.kind[last] == COLUMN["decode"])
+        found: Bools = next_to & (row[last] == row[before] + 1)
+        return found
+
+    def gap_cuts(self, part: CutPart, at: Ints) -> GapCuts:
+        """The cuts of the gaps ``at`` of a part."""
+        before, last = part.places.before[at], part.places.last[at]
+        row, steps = part.block.pairs.row, self.trace.steps
+        start, end = steps.ready_ns[row[before]], steps.ready_ns[row[last]]
+        pieces, absent = self.between(part.rows, before, last)
+        return GapCuts(
+            request=part.block.pairs.request[last],
+            position=part.places.position[at],
+            first_step=steps.index[row[before]] + 1,
+            last_step=steps.index[row[last]],
+            start_ns=start,
+            total_ns=end - start,
+            pieces=closed(pieces, end - start),
+            absent_steps=absent,
+        )
+
+    def between(self, rows: MemberRows, before: Ints, last: Ints) -> tuple[Ints, Ints]:
+        """Sums over the rows after ``before`` up to ``last``: pieces, shape (n, len(PIECES)), and absent steps."""
+        length = np.maximum(last - before, 0)
+        at = ranges(before + 1, length)
+        spent = _spent(rows.step_row[at], rows.kind[at], self.costs)
+        absent_steps = np.zeros(len(at), dtype=np.int64)
+        if len(rows.apart) and len(at):
+            found = np.minimum(np.searchsorted(rows.apart, at), len(rows.apart) - 1)
+            here = np.flatnonzero(rows.apart[found] == at)
+            absent_steps[here] = rows.absent_steps[found[here]]
+            for name, amount in rows.absent.items():
+                spent[here, COLUMN[name]] += amount[found[here]]
+        pieces = piece_matrix(len(length))
+        for column in range(len(PIECES)):
+            if spent[:, column].any():
+                pieces[:, column] = _summed(spent[:, column], length)
+        return pieces, _summed(absent_steps, length)
+
+    def ttft_cuts(self, part: CutPart) -> TtftCuts:
+        """The TTFT of the completed requests of a part."""
+        requests, block = self.trace.requests, part.block
+        of = slice(block.first, block.end)
+        seen = self.done[of] & (requests.submit_ns[of] >= 0) & (requests.first_token_ns[of] >= 0)
+        seen &= (requests.flags[of] & RequestFlag.SUBMIT_UNSEEN) == 0
+        wanted = np.flatnonzero(seen) + block.first
+        given = block.given
+        first = _first_of(block.pairs.request, wanted)
+        token = _first_of(block.pairs.request[given], wanted)
+        last = np.append(given, -1)[token]
+        known = (first >= 0) & (last >= first) & (requests.admitted_ns[wanted] >= 0)
+        pieces, _ = self.between(part.rows, np.where(known, first, 0), np.where(known, last, 0))
+        pieces += _waiting(requests, wanted, self.clock, self.decisions)
+        begun = np.flatnonzero(known)
+        admitted, admitted_row = requests.admitted_ns[wanted[begun]], self._admitted_row[wanted[begun]]
+        pieces[begun] += _first_interval(admitted, admitted_row, first[begun], part.rows, self.clock, self.costs)
+        total = (requests.first_token_ns - requests.submit_ns)[wanted]
+        return TtftCuts(wanted, total, closed(pieces, total))
 
 
 def attribute(trace: Trace) -> Cuts:
     """Cut every TTFT and every token gap of the completed requests of ``trace``."""
-    clock = phase_clock(trace.steps, trace.events)
-    costs = step_costs(trace.steps, clock)
-    rows = member_rows(trace.steps, trace.step_requests, trace.admissions, trace.events)
-    spent = _spent(rows, costs)
-    done = completed(trace.requests)
-    ttft = _ttft_cuts(trace, rows, spent, clock, costs, done)
-    return Cuts(ttft, _gap_cuts(trace, rows, spent, done), rows, costs)
+    cutter = Cutter(trace)
+    counts = GapCounts(trace, cutter.plain_pieces())
+    slowest = Slowest(trace)
+    longest = np.full(len(trace.requests.id), -1, dtype=np.int64)
+    ttft = []
+    for part in cutter.parts():
+        ttft.append(cutter.ttft_cuts(part))
+        durations, request, plain = cutter.durations(part), part.request, cutter.plain(part)
+        longest_by_request(request, durations, longest)
+        if plain.all():
+            counts.add_plain(request, part.places.position, part.block.pairs.row[part.places.last])
+        else:
+            some = np.flatnonzero(plain)
+            counts.add_plain(request[some], part.places.position[some], part.block.pairs.row[part.places.last[some]])
+            counts.add(cutter.gap_cuts(part, np.flatnonzero(~plain)))
+        worst = slowest.candidates(durations)
+        slowest.add(part.block.pairs, part.places, cutter.gap_cuts(part, worst), worst)
+    return Cuts(_joined(ttft), counts.kinds(), longest, slowest.found(), cutter.costs)
 
 
-def _spent(rows: MemberRows, costs: StepCosts) -> Ints:
-    """Shape (pieces, rows): where the time went from the request's row before to this one.
+def all_cuts(trace: Trace) -> Iterator[tuple[TtftCuts, GapCuts]]:
+    """Every TTFT and every token gap of the completed requests, one row each; some hundreds of requests at a time."""
+    cutter = Cutter(trace)
+    for part in cutter.parts():
+        yield cutter.ttft_cuts(part), cutter.gap_cuts(part, np.arange(len(part.places.last)))
 
-    A request's first row holds the interval of its own step only.
-    """
-    at = rows.step_row
-    spent = np.zeros((len(PIECES), len(at)), dtype=np.int64)
+
+def slowest_kinds(trace: Trace, kinds: GapKinds, most: int) -> GapKinds:
+    """The ``most`` slowest gaps, slowest first; of equal ones, those of earlier requests and positions."""
+    order = np.argsort(-kinds.total_ns, kind="stable")
+    lengths, upto = kinds.total_ns[order], np.cumsum(kinds.count[order])
+    if not most:
+        return kinds.rows(order[:0])
+    length = lengths[np.searchsorted(upto, most)]
+    longer, end = (int(np.searchsorted(-lengths, -length, side=side)) for side in ("left", "right"))
+    if upto[end - 1] <= most:
+        return kinds.rows(order[:end])
+    found = kinds.rows(order[:longer])
+    left = most - (int(upto[longer - 1]) if longer else 0)
+    if end == longer + 1:
+        return found.joined(kinds.rows(order[longer:end], np.array([left])))
+    # Several kinds have this length, and some of their gaps are not among the slowest: their requests tell which.
+    return found.joined(_first_gaps(trace, int(length), left))
+
+
+def _first_gaps(trace: Trace, length: int, most: int) -> GapKinds:
+    """The first gaps of a length, by request and position; one row each."""
+    cutter = Cutter(trace)
+    found: list[GapKinds] = []
+    for part in cutter.parts():
+        at = np.flatnonzero(cutter.durations(part) == length)[:most]
+        found.append(GapKinds.apart(cutter.gap_cuts(part, at)))
+        most -= len(at)
+        if not most:
+            break
+    return found[0].joined(*found[1:])
+
+
+def _joined(parts: list[TtftCuts]) -> TtftCuts:
+    none = np.zeros(0, dtype=np.int64)
+    if not parts:
+        return TtftCuts(none, none, piece_matrix(0))
+    columns = ([getattr(part, name) for part in parts] for name in ("request", "total_ns", "pieces"))
+    return TtftCuts(*(np.concatenate(column) for column in columns))
+
+
+def _spent(at: Ints, kinds: Ints, costs: StepCosts) -> Ints:
+    """Shape (n, pieces): what the intervals of the steps ``at`` were spent on for a request of the kind ``kinds``."""
+    spent = piece_matrix(len(at))
     for name in ("host", "capture", "copy", "idle"):
-        spent[COLUMN[name]] = getattr(costs, name)[at]
-    decodes, known = rows.kind == COLUMN["decode"], costs.shared_known[at]
+        amount = getattr(costs, name)[at]
+        if amount.any():
+            spent[:, COLUMN[name]] = amount
+    decodes, known = kinds == COLUMN["decode"], costs.shared_known[at]
     shared = np.where(decodes, costs.shared[at], 0)
-    kind = np.where(decodes & ~known, COLUMN["unattributed"], rows.kind)
-    spent[COLUMN["shared_step"]] = shared
-    spent[kind, np.arange(len(at))] += costs.compute[at] - shared
-    lost = ~costs.known[at]
-    spent[:, lost] = 0
-    spent[COLUMN["unattributed"], lost] = (costs.end_ns - costs.start_ns)[at][lost]
-    for name, amount in rows.absent.items():
-        spent[COLUMN[name]] += amount
+    if shared.any():
+        spent[:, COLUMN["shared_step"]] = shared
+    computed = costs.compute[at] - shared
+    kind = np.where(decodes & ~known, COLUMN["unattributed"], kinds)
+    for column in np.unique(kind).tolist():
+        rows = np.flatnonzero(kind == column)
+        spent[rows, column] += computed[rows]
+    lost = np.flatnonzero(~costs.known[at])
+    if len(lost):
+        spent[lost] = 0
+        spent[lost, COLUMN["unattributed"]] = (costs.end_ns - costs.start_ns)[at[lost]]
     return spent
 
 
-def _gap_cuts(trace: Trace, rows: MemberRows, spent: Ints, done: Bools) -> GapCuts:
-    gaps = token_gaps(trace.tokens, done)
-    index = trace.steps.index
-    before = rows.find(gaps.request, np.searchsorted(index, gaps.first_step))
-    last = rows.find(gaps.request, np.searchsorted(index, gaps.last_step))
-    known = (before >= 0) & (last > before)
-    pieces = _sums(spent, before, last, known)
-    return GapCuts(
-        request=gaps.request,
-        position=gaps.position,
-        first_step=gaps.first_step + 1,
-        last_step=gaps.last_step,
-        start_ns=gaps.start_ns,
-        total_ns=gaps.duration_ns,
-        pieces=_closed(pieces, gaps.duration_ns),
-        absent_steps=_between(rows.absent_steps, before, last, known),
-    )
-
-
-def _sums(spent: Ints, before: Ints, last: Ints, known: Bools) -> Ints:
-    """Shape (n, pieces): sums over the rows after ``before`` up to ``last``."""
-    pieces = np.zeros((len(before), len(PIECES)), dtype=np.int64)
-    for column, amounts in enumerate(spent):
-        if amounts.any():
-            pieces[:, column] = _between(amounts, before, last, known)
-    return pieces
-
-
-def _between(amounts: Ints, before: Ints, last: Ints, known: Bools) -> Ints:
+def _summed(amounts: Ints, length: Ints) -> Ints:
+    """Sums of consecutive stretches of so many amounts."""
     running = np.concatenate([[0], np.cumsum(amounts)])
-    found: Ints = np.where(known, running[last + 1] - running[before + 1], 0)
+    ends = np.cumsum(length)
+    found: Ints = running[ends] - running[ends - length]
     return found
 
 
-def _closed(pieces: Ints, total: Ints) -> Ints:
-    """The pieces, with what they miss of ``total`` as unattributed. Where they exceed it, none of them is believed."""
-    rest = total - pieces.sum(axis=1)
-    impossible = (rest < 0) | (pieces < 0).any(axis=1)
-    pieces[impossible] = 0
-    pieces[:, COLUMN["unattributed"]] += np.where(impossible, total, rest)
-    return pieces
+def _first_of(request: Ints, wanted: Ints) -> Ints:
+    """The first place of each request among sorted ones; -1 for one that is not there."""
+    at = np.searchsorted(request, wanted)
+    return np.where(np.append(request, -1)[at] == wanted, at, -1)
 
 
-def _ttft_cuts(
-    trace: Trace, rows: MemberRows, spent: Ints, clock: PhaseClock, costs: StepCosts, done: Bools
-) -> TtftCuts:
-    requests = trace.requests
-    seen = (requests.submit_ns >= 0) & (requests.first_token_ns >= 0)
-    wanted = np.flatnonzero(done & seen & ((requests.flags & RequestFlag.SUBMIT_UNSEEN) == 0))
-    first, last = rows.first(wanted), _first_token_row(trace, rows, wanted)
-    known = (first >= 0) & (last >= first) & (requests.admitted_ns[wanted] >= 0)
-    pieces = _sums(spent, first, last, known)
-    pieces += _waiting(requests, wanted, clock, admission_clock(trace.steps, len(AdmissionStop)))
-    begun = np.flatnonzero(known)
-    admitted, admitted_row = requests.admitted_ns[wanted[begun]], _first_admission_row(trace, wanted[begun])
-    pieces[begun] += _first_interval(admitted, admitted_row, first[begun], rows, clock, costs)
-    total = (requests.first_token_ns - requests.submit_ns)[wanted]
-    return TtftCuts(wanted, total, _closed(pieces, total))
-
-
-def _first_token_row(trace: Trace, rows: MemberRows, wanted: Ints) -> Ints:
-    """The row of the step that gave each request its first token."""
-    tokens = trace.tokens
-    if not len(tokens.request):
-        return np.full(len(wanted), -1, dtype=np.int64)
-    at = np.minimum(np.searchsorted(tokens.request, wanted), len(tokens.request) - 1)
-    found = rows.find(wanted, np.searchsorted(trace.steps.index, tokens.step[at]))
-    return np.where(tokens.request[at] == wanted, found, -1)
-
-
-def _first_admission_row(trace: Trace, wanted: Ints) -> Ints:
-    """The row of the step at which each request was admitted first; -1 where that is lost."""
+def _first_admission_rows(trace: Trace) -> Ints:
+    """By request: the row of the step at which it was admitted first; -1 where that is lost."""
     admissions = trace.admissions
     first = admissions.residency == 0
     rows = np.full(len(trace.requests.id), -1, dtype=np.int64)
     rows[admissions.request[first]] = np.searchsorted(trace.steps.index, admissions.step[first])
-    found: Ints = rows[wanted]
-    return found
+    return rows
 
 
 def _waiting(requests: Requests, wanted: Ints, clock: PhaseClock, decisions: AdmissionClock) -> Ints:

@@ -9,7 +9,8 @@ import numpy as np
 
 from cbtrace.site.analysis.distribution import Distribution, describe
 from cbtrace.site.analysis.latency import completed
-from cbtrace.traces.columns import Bools, Ints, Requests, StepRequests, Steps
+from cbtrace.traces.columns import Bools, Ints, Requests, Steps
+from cbtrace.traces.pairs import Block
 from cbtrace.traces.reader import Trace
 
 
@@ -63,7 +64,7 @@ def _dimensions(trace: Trace, rows: Ints, capacity: int) -> Iterator[tuple[str, 
     yield "prompt_tokens", requests.prompt_tokens[rows]
     yield "generated", requests.generated[rows]
     yield "prefix_hit", (requests.prefix_hit[rows] > 0).astype(np.int64)
-    yield "chunked", (prefill_steps(trace.step_requests, len(requests.id))[rows] > 1).astype(np.int64)
+    yield "chunked", (prefill_steps(trace.chunks, len(requests.id))[rows] > 1).astype(np.int64)
     if not len(steps.index):
         return
     at = np.clip(np.searchsorted(steps.scheduled_ns, requests.submit_ns[rows], side="right") - 1, 0, None)
@@ -72,9 +73,9 @@ def _dimensions(trace: Trace, rows: Ints, capacity: int) -> Iterator[tuple[str, 
         yield "kv_free_at_submit", np.where(steps.kv_free[at] < 0, 0, 100 * steps.kv_free[at] // capacity)
 
 
-def prefill_steps(members: StepRequests, requests: int) -> Ints:
+def prefill_steps(chunks: Block, requests: int) -> Ints:
     """By request: steps in which prompt tokens of it were computed for the first time."""
-    return np.bincount(members.request[members.prefill > 0], minlength=requests)
+    return np.bincount(chunks.request[chunks.prefill > 0], minlength=requests)
 
 
 def _split(values: Ints) -> Iterator[tuple[int, int, Bools]]:
@@ -112,12 +113,10 @@ def _describe(
     )
 
 
-def chunking(steps: Steps, members: StepRequests, requests: int, token_budget: int | None) -> Chunking:
+def chunking(steps: Steps, chunks: Block, requests: int, token_budget: int | None) -> Chunking:
     """How often prompts were computed in chunks, and what ended a chunk early."""
-    prefilling = np.flatnonzero(members.prefill > 0)
-    counts = prefill_steps(members, requests)
-    unfinished = prefilling[~members.new_token[prefilling] & ~members.wasted[prefilling]]
-    row = np.searchsorted(steps.index, members.step[unfinished])
+    counts = prefill_steps(chunks, requests)
+    row = chunks.row[(chunks.prefill > 0) & ~chunks.new_token & ~chunks.wasted]
     computed = steps.prefill_tokens + steps.decode_tokens + steps.recompute_tokens
     full = computed[row] >= token_budget if token_budget is not None else np.zeros(len(row), dtype=bool)
     return Chunking(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
-from cbtrace.site.analysis.attribution import Cuts, attribute
+from cbtrace.site.analysis.attribution import TtftCuts, all_cuts
+from cbtrace.site.analysis.gaps import GapCuts
 from cbtrace.site.analysis.pieces import COLUMN
 from cbtrace.traces.columns import Bools, Ints
 from cbtrace.traces.errors import declare
@@ -15,44 +17,59 @@ from cbtrace.traces.recovery import Finding
 from cbtrace.traces.schema import Severity
 
 
+@dataclass
+class _Doubts:
+    """By request, whether something of its cut does not add up."""
+
+    differs: Bools
+    """The pieces are not the whole, or one of them is negative."""
+    unexplained: Bools
+    """Some time has no piece."""
+
+    def add(self, cut: TtftCuts | GapCuts) -> None:
+        """Look at some requests."""
+        wrong = (cut.pieces.sum(axis=1) != cut.total_ns) | (cut.pieces < 0).any(axis=1)
+        self.differs[cut.request[wrong]] = True
+        self.unexplained[cut.request[cut.pieces[:, COLUMN["unattributed"]] > 0]] = True
+
+
 def check_cuts(trace: Trace) -> list[Finding]:
     """Findings about the attribution of time in ``trace``; none when all of it adds up."""
-    cuts = attribute(trace)
-    found = [*_pieces_that_differ(cuts), *_requests_that_differ(trace, cuts)]
+    size = len(trace.requests.id)
+    doubts = {name: _Doubts(np.zeros(size, np.bool_), np.zeros(size, np.bool_)) for name in ("TTFT", "token gap")}
+    gaps, lasted = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
+    of: list[Ints] = []
+    for ttft, gap in all_cuts(trace):
+        doubts["TTFT"].add(ttft)
+        doubts["token gap"].add(gap)
+        of.append(ttft.request)
+        gaps += np.bincount(gap.request, minlength=size)
+        for part in (ttft, gap):
+            np.add.at(lasted, part.request, part.pieces.sum(axis=1))
+    found: list[Finding] = []
+    for name, doubt in doubts.items():
+        found += _finding("cuts-not-conserved", doubt.differs, f"the pieces of a {name} are not its whole")
+    cut = np.concatenate([*of, np.zeros(0, dtype=np.int64)])
+    found += _finding(
+        "cuts-not-conserved", _differ(trace, cut, gaps, lasted), "its TTFT and gaps do not lead to its last token"
+    )
     if trace.recovery.whole:
-        found += _unexplained(cuts)
+        for name, doubt in doubts.items():
+            found += _finding("time-unattributed", doubt.unexplained, f"time of a {name} could not be attributed")
     return found
 
 
-def _pieces_that_differ(cuts: Cuts) -> Iterator[Finding]:
-    """The pieces of a cut must be its total, and none of them negative."""
-    for name, part in (("TTFT", cuts.ttft), ("token gap", cuts.gaps)):
-        wrong = (part.pieces.sum(axis=1) != part.total_ns) | (part.pieces < 0).any(axis=1)
-        yield from _finding("cuts-not-conserved", part.request, wrong, f"the pieces of a {name} are not its whole")
-
-
-def _requests_that_differ(trace: Trace, cuts: Cuts) -> Iterator[Finding]:
+def _differ(trace: Trace, cut: Ints, gaps: Ints, lasted: Ints) -> Bools:
     """TTFT and gaps together lead from the submit to the last token, wherever every token, the last too, is known."""
-    requests, size = trace.requests, len(trace.requests.id)
-    lasted = np.zeros(size, dtype=np.int64)
-    gaps = np.bincount(cuts.gaps.request, minlength=size)
-    for part in (cuts.ttft, cuts.gaps):
-        np.add.at(lasted, part.request, part.pieces.sum(axis=1))
-    of = cuts.ttft.request
-    counted = (gaps[of] == requests.generated[of] - 1) & (requests.last_token_ns[of] >= 0)
-    wrong = counted & (lasted[of] != (requests.last_token_ns - requests.submit_ns)[of])
-    yield from _finding("cuts-not-conserved", of, wrong, "its TTFT and gaps do not lead to its last token")
+    requests = trace.requests
+    counted = (gaps == requests.generated - 1) & (requests.last_token_ns >= 0)
+    wrong = np.zeros(len(counted), dtype=np.bool_)
+    wrong[cut] = (counted & (lasted != requests.last_token_ns - requests.submit_ns))[cut]
+    return wrong
 
 
-def _unexplained(cuts: Cuts) -> Iterator[Finding]:
-    """Nothing is missing from the trace, so every nanosecond should have a piece."""
-    for name, part in (("TTFT", cuts.ttft), ("token gap", cuts.gaps)):
-        rest = part.pieces[:, COLUMN["unattributed"]]
-        yield from _finding("time-unattributed", part.request, rest > 0, f"time of a {name} could not be attributed")
-
-
-def _finding(slug: str, requests: Ints, wrong: Bools, what: str) -> Iterator[Finding]:
-    rows = np.unique(requests[wrong])
+def _finding(slug: str, wrong: Bools, what: str) -> Iterator[Finding]:
+    rows = np.flatnonzero(wrong)
     if rows.size:
         count = f"Of {rows.size} requests, first of request {rows[0]}:" if rows.size > 1 else f"Of request {rows[0]}:"
         yield Finding(slug, _SEVERITY[slug], f"request {rows[0]}", f"{count} {what}.")

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from cbtrace.site.analysis.quantiles import Counted, quantiles
 from cbtrace.traces.columns import Ints
 
-Durations = Ints | NDArray[np.float64]
+Durations = Ints | NDArray[np.float64] | Counted
 """Nanoseconds: whole ones, but for means such as TPOT."""
 
 NS_PER_MS = 1e6
@@ -48,18 +49,18 @@ def describe(values_ns: Durations) -> Distribution:
     """Percentiles of ``values_ns`` (any order), in milliseconds."""
     if not len(values_ns):
         return Distribution(None, None, None, None, 0)
-    p50, p95, p99 = (float(v) / NS_PER_MS for v in np.percentile(values_ns, HEADLINE))
+    p50, p95, p99 = (float(v) / NS_PER_MS for v in quantiles(values_ns, [q / 100 for q in HEADLINE]))
     return Distribution(p50, p95, p99, float(values_ns.max()) / NS_PER_MS, len(values_ns))
 
 
-def describe_with_excluded(values_ns: Durations, excluded: int) -> Distribution:
+def describe_with_excluded(values_ns: Ints | NDArray[np.float64], excluded: int) -> Distribution:
     """As :func:`describe`, with the adjusted percentiles of ``excluded`` further values at +infinity."""
     plain = describe(values_ns)
     adjusted = Adjusted(*(_adjusted_percentile(values_ns, excluded, q) for q in HEADLINE))
     return Distribution(plain.p50, plain.p95, plain.p99, plain.max, plain.n, excluded, adjusted)
 
 
-def _adjusted_percentile(values_ns: Durations, excluded: int, q: int) -> float | None:
+def _adjusted_percentile(values_ns: Ints | NDArray[np.float64], excluded: int, q: int) -> float | None:
     total = len(values_ns) + excluded
     if not total or math.ceil((total - 1) * q / 100) >= len(values_ns):
         return None
@@ -72,4 +73,4 @@ def curve(values_ns: Durations) -> list[float]:
     """The quantiles at :data:`CURVE_PROBABILITIES` in milliseconds: a cumulative curve of bounded size."""
     if not len(values_ns):
         return []
-    return [float(v) / NS_PER_MS for v in np.quantile(values_ns, CURVE_PROBABILITIES)]
+    return [float(v) / NS_PER_MS for v in quantiles(values_ns, CURVE_PROBABILITIES)]

@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-
 from cbtrace.site.analysis.admission import admission_limits
-from cbtrace.site.analysis.attribution import Cuts
+from cbtrace.site.analysis.attribution import Cuts, TtftCuts, slowest_kinds
+from cbtrace.site.analysis.gaps import GapKinds
 from cbtrace.site.analysis.pieces import COLUMN
 from cbtrace.site.analysis.summary import RunSummary
-from cbtrace.traces.columns import Ints
 from cbtrace.traces.reader import Trace
 from cbtrace.traces.schema import AdmissionStop, Engine
 
@@ -63,24 +61,23 @@ class Evidence:
 
     def gap_share(self, piece: str) -> float:
         """Share of all token-gap time that went to ``piece``."""
-        return _share(self.cuts.gaps.pieces[:, COLUMN[piece]], self.cuts.gaps.total_ns)
+        return _share(self.cuts.gaps, piece)
 
     def ttft_share(self, piece: str) -> float:
         """Share of all TTFT time that went to ``piece``."""
-        return _share(self.cuts.ttft.pieces[:, COLUMN[piece]], self.cuts.ttft.total_ns)
+        return _share(self.cuts.ttft, piece)
 
     @cached_property
-    def slow(self) -> Ints:
-        """Rows of the slowest gaps, slowest first."""
-        total = self.cuts.gaps.total_ns
-        count = min(len(total), max(SLOW_LEAST, len(total) // SLOW_SHARE))
-        return np.argsort(-total, kind="stable")[:count]
+    def slow(self) -> GapKinds:
+        """The slowest gaps, slowest first."""
+        gaps = int(self.cuts.gaps.count.sum())
+        return slowest_kinds(self.trace, self.cuts.gaps, min(gaps, max(SLOW_LEAST, gaps // SLOW_SHARE)))
 
     def slow_share(self, piece: str) -> float:
         """Share of the slowest gaps' time that went to ``piece``."""
-        return _share(self.cuts.gaps.pieces[self.slow, COLUMN[piece]], self.cuts.gaps.total_ns[self.slow])
+        return _share(self.slow, piece)
 
 
-def _share(part: Ints, whole: Ints) -> float:
-    total = int(whole.sum())
-    return int(part.sum()) / total if total else 0.0
+def _share(cut: TtftCuts | GapKinds, piece: str) -> float:
+    total = int(cut.count @ cut.total_ns)
+    return int(cut.count @ cut.pieces[:, COLUMN[piece]]) / total if total else 0.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cbtrace.site.analysis.latency import completed, token_gaps
+from cbtrace.site.analysis.latency import completed
 from cbtrace.site.analysis.window import NS_PER_S, measured_window
 from cbtrace.traces.columns import Ints
 from cbtrace.traces.reader import Trace
@@ -57,19 +57,16 @@ class Goodput:
     per_second: float | None
 
 
-def service_times(trace: Trace) -> ServiceTimes:
-    """The times of all completed requests of ``trace``."""
+def service_times(trace: Trace, longest_gap: Ints) -> ServiceTimes:
+    """The times of all completed requests of ``trace``; ``longest_gap`` is by request, ns, -1 for none."""
     requests = trace.requests
     done = completed(requests)
     seen = done & ((requests.flags & RequestFlag.SUBMIT_UNSEEN) == 0) & (requests.submit_ns >= 0)
     seen &= (requests.first_token_ns >= 0) & (requests.end_ns >= 0)
-    longest = np.zeros(len(requests.id), dtype=np.int64)
-    gaps = token_gaps(trace.tokens, seen)
-    np.maximum.at(longest, gaps.request, gaps.duration_ns)
     running = requests.end_reason == EndReason.RUNNING
     return ServiceTimes(
         ttft=(requests.first_token_ns - requests.submit_ns)[seen],
-        longest_gap=longest[seen],
+        longest_gap=np.maximum(longest_gap[seen], 0),
         e2e=(requests.end_ns - requests.submit_ns)[seen],
         missed=int((~done & ~running).sum()),
         running=int(running.sum()),

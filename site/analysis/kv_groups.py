@@ -14,6 +14,7 @@ import numpy as np
 from cbtrace.site.analysis.kv import blocks_for
 from cbtrace.site.analysis.slack import BlockSlack
 from cbtrace.traces.columns import Ints
+from cbtrace.traces.pairs import Block
 from cbtrace.traces.reader import Trace
 from cbtrace.traces.schema import EventKind, KvGroup
 
@@ -71,8 +72,10 @@ def kv_by_group(trace: Trace) -> KvByGroup | None:
     groups = _merged(trace.geometry.groups) if trace.geometry else []
     if len(groups) < 2 or not len(trace.steps.index) or any(group.tokens_per_block <= 0 for group in groups):
         return None
-    held = [_held(trace, group) for group in groups]
-    used, written = (np.stack([of_group[i] for of_group in held]) for i in range(2))
+    holdings = _Holdings(trace, groups)
+    for block in trace.by_request():
+        holdings.add(block.pairs)
+    used, written = holdings.bytes()
     free, cached = _recorded(trace, groups)
     known = trace.steps.kv_used >= 0
     return KvByGroup(groups, used, written, cached, free, np.where(known, trace.steps.kv_used - used.sum(axis=0), 0))
@@ -92,35 +95,43 @@ def _merged(groups: list[KvGroup]) -> list[LayerGroup]:
     return list(merged.values())
 
 
-def _held(trace: Trace, group: LayerGroup) -> tuple[Ints, Ints]:
-    """By step: bytes of ``group`` that requests hold once it was scheduled, and those of them that tokens fill."""
-    steps, members = trace.steps, trace.step_requests
-    kept = (members.position >= 0) & ~members.wasted
-    order = np.lexsort((members.step[kept], members.request[kept]))
-    request, step = members.request[kept][order], members.step[kept][order]
-    reached = (members.position + members.prefill + members.decode + members.recompute)[kept][order]
-    tokens = np.minimum(reached, group.window) if group.window >= 0 else reached
-    blocks = blocks_for(reached, group.tokens_per_block, group.window)
-    until = _held_until(trace, request, step)
-    row, end = np.searchsorted(steps.index, step), np.searchsorted(steps.index, until)
-    written = _summed(row, np.maximum(end, row), tokens, len(steps.index)) * group.block_bytes // group.tokens_per_block
-    return _summed(row, np.maximum(end, row), blocks, len(steps.index)) * group.block_bytes, written
+class _Holdings:
+    """Adds up what requests hold of each group, some requests at a time."""
+
+    def __init__(self, trace: Trace, groups: list[LayerGroup]) -> None:
+        self._trace, self._groups = trace, groups
+        self._departures = _departures(trace)
+        shape = (len(groups), len(trace.steps.index) + 1)
+        self._used, self._written = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+
+    def add(self, pairs: Block) -> None:
+        """Add requests with all of their steps."""
+        kept = np.flatnonzero((pairs.position >= 0) & ~pairs.wasted)
+        request, row = pairs.request[kept], pairs.row[kept]
+        reached = (pairs.position + pairs.prefill + pairs.decode + pairs.recompute)[kept]
+        until = _held_until(self._trace, self._departures, request, self._trace.steps.index[row])
+        end = np.maximum(np.searchsorted(self._trace.steps.index, until), row)
+        for at, group in enumerate(self._groups):
+            tokens = np.minimum(reached, group.window) if group.window >= 0 else reached
+            blocks = blocks_for(reached, group.tokens_per_block, group.window)
+            for changes, amount in ((self._used[at], blocks), (self._written[at], tokens)):
+                np.add.at(changes, row, amount)
+                np.add.at(changes, end, -amount)
+
+    def bytes(self) -> tuple[Ints, Ints]:
+        """By group and step: bytes that requests hold once it was scheduled, and those of them that tokens fill."""
+        size = np.array([[group.block_bytes] for group in self._groups])
+        width = np.array([[group.tokens_per_block] for group in self._groups])
+        used, written = (np.cumsum(changes[:, :-1], axis=1) for changes in (self._used, self._written))
+        return used * size, written * size // width
 
 
-def _summed(row: Ints, end: Ints, amount: Ints, steps: int) -> Ints:
-    """By step: the sum of all amounts that hold from their ``row`` to before their ``end``."""
-    change = np.zeros(steps + 1, dtype=np.int64)
-    np.add.at(change, row, amount)
-    np.add.at(change, end, -amount)
-    return np.cumsum(change[:-1])
-
-
-def _held_until(trace: Trace, request: Ints, step: Ints) -> Ints:
+def _held_until(trace: Trace, departures: tuple[Ints, Ints], request: Ints, step: Ints) -> Ints:
     """The step from which each request holds another number of blocks: its next one, or the one that sees it gone."""
     far = np.iinfo(np.int64).max
     again = np.append(request[1:] == request[:-1], False)
     following = np.where(again, np.append(step[1:], far), far)
-    gone_request, gone_step = _departures(trace)
+    gone_request, gone_step = departures
     width = int(trace.steps.index[-1]) + 2
     keys = gone_request * width + np.minimum(gone_step, width - 1)
     at = np.searchsorted(keys, request * width + step, side="right")

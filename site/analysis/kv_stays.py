@@ -8,6 +8,7 @@ import numpy as np
 
 from cbtrace.site.analysis.kv import blocks_for
 from cbtrace.traces.columns import Ints
+from cbtrace.traces.pairs import Block, RequestBlock
 from cbtrace.traces.reader import Trace
 from cbtrace.traces.schema import EventKind, KvGroup
 
@@ -36,28 +37,62 @@ class KvStays:
     """Blocks that the engine took back, as recorded with a soft reset or an offload; -1 elsewhere."""
 
 
+class Stays:
+    """Finds the stays of some requests at a time."""
+
+    def __init__(self, trace: Trace) -> None:
+        admissions = trace.admissions
+        self._order = np.lexsort((admissions.step, admissions.request))
+        self._admissions = admissions
+        self._request, self._step = admissions.request[self._order], admissions.step[self._order]
+        self._row = np.searchsorted(trace.steps.index, self._step)
+        self._left, self._recorded = _left(trace, self._request, self._step)
+        self._groups = trace.geometry.groups if trace.geometry else []
+        self._width = len(trace.steps.index) + 1
+
+    def of(self, block: RequestBlock) -> KvStays:
+        """The stays of the block's requests."""
+        part = slice(*np.searchsorted(self._request, (block.first, block.end)))
+        admissions, rows = self._admissions, self._order[part]
+        start = admissions.start[rows]
+        reached = np.maximum(self._reached(block.pairs, part), np.where(start > 0, start, -1))
+        blocks, size = _held(self._groups, reached)
+        return KvStays(
+            request=self._request[part],
+            time_ns=admissions.time_ns[rows],
+            start=start,
+            prefix_hit=admissions.prefix_hit[rows],
+            reached=reached,
+            blocks=blocks,
+            bytes=size,
+            left=self._left[part],
+            recorded_blocks=self._recorded[part],
+        )
+
+    def _reached(self, pairs: Block, part: slice) -> Ints:
+        """By stay: the most tokens that its steps lead to, from its admission to the next one of its request."""
+        request = self._request[part]
+        key = pairs.request * self._width + pairs.row
+        begin = np.searchsorted(key, request * self._width + self._row[part])
+        end = np.searchsorted(pairs.request, request, side="right")
+        again = np.flatnonzero(request[1:] == request[:-1])
+        end[again] = begin[again + 1]
+        kept = (pairs.position >= 0) & ~pairs.wasted
+        tokens = np.where(kept, pairs.position + pairs.prefill + pairs.decode + pairs.recompute, -1)
+        if not len(request):
+            return request
+        bounds = np.stack([begin, end], axis=1).reshape(-1)
+        most = np.maximum.reduceat(np.append(tokens, -1), bounds)[::2]
+        return np.where(begin < end, most, -1)
+
+
 def kv_stays(trace: Trace) -> KvStays:
     """The stays of all requests of ``trace``."""
-    admissions = trace.admissions
-    order = np.lexsort((admissions.step, admissions.request))
-    request, step = admissions.request[order], admissions.step[order]
-    reached = np.maximum(
-        _reached(trace, request, step), np.where(admissions.start[order] > 0, admissions.start[order], -1)
-    )
-    groups = trace.geometry.groups if trace.geometry else []
-    blocks, size = _held(groups, reached)
-    left, recorded = _left(trace, request, step)
-    return KvStays(
-        request=request,
-        time_ns=admissions.time_ns[order],
-        start=admissions.start[order],
-        prefix_hit=admissions.prefix_hit[order],
-        reached=reached,
-        blocks=blocks,
-        bytes=size,
-        left=left,
-        recorded_blocks=recorded,
-    )
+    stays = Stays(trace)
+    parts = [stays.of(block) for block in trace.by_request()]
+    if not parts:
+        return KvStays(*(np.zeros(0, dtype=np.int64) for _ in KvStays.__dataclass_fields__))
+    return KvStays(*(np.concatenate([getattr(part, name) for part in parts]) for name in KvStays.__dataclass_fields__))
 
 
 def _row_of(request: Ints, step: Ints, of_request: Ints, of_step: Ints) -> Ints:
@@ -66,17 +101,6 @@ def _row_of(request: Ints, step: Ints, of_request: Ints, of_step: Ints) -> Ints:
     row = np.searchsorted(request * width + step, of_request * width + of_step, side="right") - 1
     found: Ints = np.where((row >= 0) & (np.append(request, -1)[row] == of_request), row, -1)
     return found
-
-
-def _reached(trace: Trace, request: Ints, step: Ints) -> Ints:
-    """By stay: the most tokens that its steps lead to."""
-    members = trace.step_requests
-    kept = (members.position >= 0) & ~members.wasted
-    end = (members.position + members.prefill + members.decode + members.recompute)[kept]
-    row = _row_of(request, step, members.request[kept], members.step[kept])
-    reached = np.full(len(request), -1, dtype=np.int64)
-    np.maximum.at(reached, row[row >= 0], end[row >= 0])
-    return reached
 
 
 def _held(groups: list[KvGroup], reached: Ints) -> tuple[Ints, Ints]:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cbtrace.traces.columns import Bools, Ints, Requests, Tokens
+from cbtrace.site.analysis.quantiles import Counted
+from cbtrace.traces.columns import Bools, Ints, Requests
 from cbtrace.traces.schema import EndReason, RequestFlag
 
 
@@ -42,27 +43,9 @@ class Latencies:
     queue: Ints
     tpot: NDArray[np.float64]
     e2e: Ints
-    gaps: Ints
+    gaps: Counted
     excluded: int
     """Failed, cancelled and empty requests: counted, and kept out of every array."""
-
-
-@dataclass(frozen=True)
-class Gaps:
-    """Token gaps, one row each: from token ``position - 1`` to token ``position`` of ``request``."""
-
-    request: Ints
-    position: Ints
-    first_step: Ints
-    """The step of token ``position - 1``: the gap spans the steps after it."""
-    last_step: Ints
-    start_ns: Ints
-    end_ns: Ints
-
-    @property
-    def duration_ns(self) -> Ints:
-        """Length of each gap."""
-        return self.end_ns - self.start_ns
 
 
 def completed(requests: Requests) -> Bools:
@@ -87,27 +70,8 @@ def count_requests(requests: Requests) -> RequestCounts:
     )
 
 
-def token_gaps(tokens: Tokens, of: Bools | None = None) -> Gaps:
-    """All gaps between consecutive tokens of the requests in ``of`` (a mask over ordinals; all when ``None``).
-
-    Where damage lost a token, the gap around it is left out rather than guessed.
-    """
-    same = (tokens.request[1:] == tokens.request[:-1]) & (tokens.position[1:] == tokens.position[:-1] + 1)
-    if of is not None and len(tokens.request):
-        same = same & of[tokens.request[1:]]
-    row = np.flatnonzero(same) + 1
-    return Gaps(
-        request=tokens.request[row],
-        position=tokens.position[row],
-        first_step=tokens.step[row - 1],
-        last_step=tokens.step[row],
-        start_ns=tokens.time_ns[row - 1],
-        end_ns=tokens.time_ns[row],
-    )
-
-
-def latencies(requests: Requests, tokens: Tokens) -> Latencies:
-    """Every latency of the completed requests.
+def latencies(requests: Requests, gaps: Counted) -> Latencies:
+    """Every latency of the completed requests; ``gaps`` are the lengths of their token gaps.
 
     Requests whose submit was not seen (the recorder came later) have no true TTFT, queue time or E2E and enter only
     TPOT and token gaps. An instant that the trace lost leaves its request out of what needs it.
@@ -124,6 +88,6 @@ def latencies(requests: Requests, tokens: Tokens) -> Latencies:
         queue=(requests.admitted_ns - requests.submit_ns)[admitted],
         tpot=span / (requests.generated[several] - 1),
         e2e=(requests.end_ns - requests.submit_ns)[seen & (requests.end_ns >= 0)],
-        gaps=token_gaps(tokens, done).duration_ns,
+        gaps=gaps,
         excluded=int((ended & ~done).sum()),
     )

@@ -23,6 +23,9 @@ STATES = (
     "unattributed",
 )
 STATE = {name: i for i, name in enumerate(STATES)}
+_COMPUTING = np.zeros(max(COLUMN.values()) + 1, dtype=np.int64)
+for _name in ("prefill", "decode", "recompute", "wasted"):
+    _COMPUTING[COLUMN[_name]] = STATE[_name]
 
 
 @dataclass(frozen=True)
@@ -36,37 +39,41 @@ class Lifelines:
     end_ns: Ints
 
 
-def lifelines(requests: Requests, rows: MemberRows, costs: StepCosts) -> Lifelines:
-    """The spans of every request. One that is absent over several steps is in the state of the larger part of them."""
-    begin, end = costs.start_ns[rows.step_row], costs.end_ns[rows.step_row]
-    first = np.concatenate([[True], rows.request[1:] != rows.request[:-1]])[: len(rows.request)]
-    begin = np.where(first, np.maximum(begin, requests.admitted_ns[rows.request]), begin)
-    parts = [_queued(requests), (rows.request, _computing(rows), begin, end), _absent(rows, costs)]
+def lifelines(requests: Requests, first: int, end: int, rows: MemberRows, costs: StepCosts) -> Lifelines:
+    """The spans of the requests from ``first`` up to and without ``end``, whose rows are given.
+
+    One that is absent over several steps is in the state of the larger part of them.
+    """
+    parts = [_queued(requests, first, end), _computed(requests, rows, costs), _absent(rows, costs)]
     request, state, start, stop = (np.concatenate([part[i] for part in parts]) for i in range(4))
     order = np.lexsort((stop, start, request))
     return _merged(request[order], state[order], start[order], stop[order])
 
 
-def _queued(requests: Requests) -> tuple[Ints, Ints, Ints, Ints]:
-    rows = np.flatnonzero((requests.submit_ns >= 0) & (requests.admitted_ns > requests.submit_ns))
+def _computed(requests: Requests, rows: MemberRows, costs: StepCosts) -> tuple[Ints, Ints, Ints, Ints]:
+    """Spans in steps. Steps that follow one another and are of one kind are one span."""
+    newcomer = np.diff(rows.request, prepend=-1) != 0
+    begins = newcomer | (np.diff(rows.kind, prepend=-1) != 0)
+    begins[rows.apart] = True
+    at = np.flatnonzero(begins)
+    last = np.append(at[1:], len(begins))[: len(at)] - 1
+    request, start = rows.request[at], costs.start_ns[rows.step_row[at]]
+    start = np.where(newcomer[at], np.maximum(start, requests.admitted_ns[request]), start)
+    return request, _COMPUTING[rows.kind[at]], start, costs.end_ns[rows.step_row[last]]
+
+
+def _queued(requests: Requests, first: int, end: int) -> tuple[Ints, Ints, Ints, Ints]:
+    submit, admitted = requests.submit_ns[first:end], requests.admitted_ns[first:end]
+    rows = np.flatnonzero((submit >= 0) & (admitted > submit))
     state = np.full(len(rows), STATE["queued"], dtype=np.int64)
-    return rows, state, requests.submit_ns[rows], requests.admitted_ns[rows]
-
-
-def _computing(rows: MemberRows) -> Ints:
-    """States of the member rows, from the columns of their pieces."""
-    state = np.zeros(max(COLUMN.values()) + 1, dtype=np.int64)
-    for name in ("prefill", "decode", "recompute", "wasted"):
-        state[COLUMN[name]] = STATE[name]
-    found: Ints = state[rows.kind]
-    return found
+    return rows + first, state, submit[rows], admitted[rows]
 
 
 def _absent(rows: MemberRows, costs: StepCosts) -> tuple[Ints, Ints, Ints, Ints]:
-    names = list(rows.absent)
-    at = np.flatnonzero(rows.absent_steps > 0)
-    amounts = np.stack([rows.absent[name][at] for name in names])
-    state = np.array([STATE[name] for name in names], dtype=np.int64)[amounts.argmax(axis=0)]
+    names, at = list(rows.absent), rows.apart
+    state = np.array([STATE[name] for name in names], dtype=np.int64)[
+        np.stack([rows.absent[name] for name in names]).argmax(axis=0)
+    ]
     return rows.request[at], state, costs.end_ns[rows.step_row[at - 1]], costs.start_ns[rows.step_row[at]]
 
 

@@ -1,4 +1,4 @@
-"""Every request in every step, ordered by request, with where it was between its steps."""
+"""What each request was about in each of its steps, and where it was between them."""
 
 from __future__ import annotations
 
@@ -7,76 +7,85 @@ from dataclasses import dataclass
 import numpy as np
 
 from cbtrace.site.analysis.pieces import COLUMN
-from cbtrace.traces.columns import Admissions, Bools, Events, Ints, StepRequests, Steps
+from cbtrace.traces.columns import Admissions, Bools, Events, Ints, Steps
+from cbtrace.traces.pairs import Block
+from cbtrace.traces.reader import Trace
 from cbtrace.traces.schema import EventKind
 
 AWAY = {EventKind.SOFT_RESET: "reset_wait", EventKind.OFFLOAD: "offloaded"}
 """What takes an active request out, and the piece that its absence is."""
+ABSENT = ("not_scheduled", *AWAY.values(), "unattributed")
+"""The pieces that an absence is cut into."""
 
 
 @dataclass(frozen=True)
 class MemberRows:
-    """One row for each request in each step, ordered by request, then by step."""
+    """One row for each request in each step, ordered by request, then by step; of some requests, all rows."""
 
     request: Ints
     step_row: Ints
     """Row of the step in the table of steps."""
     kind: Ints
     """Column of the piece that computing for the request is."""
+    apart: Ints
+    """Rows before which the request was absent: it was in an earlier step, and not in the one before."""
     absent: dict[str, Ints]
-    """By piece: nanoseconds between the results of the request's step before and the beginning of this interval."""
+    """By piece, of :attr:`apart`: ns between the results of the request's step before and the beginning of this one's
+    interval."""
     absent_steps: Ints
-    """Steps in between, in which the request was not."""
-    steps: int
-    """How many steps there are."""
-
-    def find(self, request: Ints, step_row: Ints) -> Ints:
-        """Rows of pairs of request and step; -1 for those that are not there."""
-        keys, wanted = self._key(self.request, self.step_row), self._key(request, step_row)
-        at = np.searchsorted(keys, wanted)
-        there = np.append(keys, -1)[at] == wanted
-        return np.where(there, at, -1)
-
-    def first(self, request: Ints) -> Ints:
-        """The first row of each request; -1 for one that was in no step."""
-        at = np.searchsorted(self.request, request)
-        there = np.append(self.request, -1)[at] == request
-        return np.where(there, at, -1)
-
-    def _key(self, request: Ints, step_row: Ints) -> Ints:
-        return request * (self.steps + 1) + step_row
+    """Of :attr:`apart`: steps in between."""
 
 
-def member_rows(steps: Steps, members: StepRequests, admissions: Admissions, events: Events) -> MemberRows:
-    """Order the members of all steps by request, and say what each request did between its steps."""
-    order = np.lexsort((members.step, members.request))
-    request = members.request[order]
-    row = np.searchsorted(steps.index, members.step[order]).astype(np.int64)
-    again = np.concatenate([[False], request[1:] == request[:-1]])
-    before = np.concatenate([[-1], row[:-1]])
-    apart = again & (row - before > 1)
-    absent = {name: np.zeros(len(row), dtype=np.int64) for name in ("not_scheduled", *AWAY.values(), "unattributed")}
-    spans = _Spans(request[apart], before[apart], row[apart])
-    for name, amount in _absences(spans, steps, admissions, events).items():
-        absent[name][apart] = amount
-    return MemberRows(
-        request=request,
-        step_row=row,
-        kind=_kinds(members, order),
-        absent=absent,
-        absent_steps=np.where(apart, row - before - 1, 0),
-        steps=len(steps.index),
-    )
+class Whereabouts:
+    """Knows of every request when it left and came back."""
 
+    def __init__(self, trace: Trace) -> None:
+        self._ready = trace.steps.ready_ns
+        self._width = len(trace.steps.index) + 1
+        self._gone_keys, self._gone_row, self._gone_kind = _departures(trace.steps, trace.events, self._width)
+        self._back_keys, self._back_row = _returns(trace.steps, trace.admissions, self._width)
+        gap = np.concatenate([[False], np.diff(trace.steps.index) != 1])[: len(trace.steps.index)]
+        self._lost = np.concatenate([[0], np.cumsum(gap | ~trace.steps.members_known)])
 
-def _kinds(members: StepRequests, order: Ints) -> Ints:
-    kinds = (
-        ("recompute", members.recompute > 0),
-        ("prefill", members.prefill > 0),
-        ("wasted", members.wasted),
-    )
-    found: Ints = np.select([holds for _, holds in kinds], [COLUMN[name] for name, _ in kinds], COLUMN["decode"])
-    return found[order]
+    def rows(self, pairs: Block) -> MemberRows:
+        """What the requests of ``pairs`` were about; ``pairs`` are all of theirs, by request, then by step."""
+        request, row = pairs.request, pairs.row
+        apart = np.flatnonzero((np.diff(row) > 1) & (request[1:] == request[:-1])) + 1
+        spans = _Spans(request[apart], row[apart - 1], row[apart])
+        absent = self._absences(spans) if len(apart) else dict.fromkeys(ABSENT, apart)
+        return MemberRows(request, row, _kinds(pairs), apart, absent, spans.row - spans.before - 1)
+
+    def _absences(self, spans: _Spans) -> dict[str, Ints]:
+        """By piece, the time of each absence: active and not scheduled, then away, then active again."""
+        start, end = self._ready[spans.before], self._ready[spans.row - 1]
+        left_row, kind = self._departure(spans)
+        gone = kind >= 0
+        back_row = np.maximum(self._return(spans), left_row)
+        left = np.where(gone, self._ready[np.maximum(left_row - 1, 0)], end)
+        back = np.where(gone, self._ready[np.maximum(back_row - 1, 0)], end)
+        found = {"not_scheduled": (left - start) + (end - back)}
+        for event, name in AWAY.items():
+            found[name] = np.where(kind == event, back - left, 0)
+        doubtful: Bools = self._lost[spans.row] > self._lost[spans.before + 1]
+        for amount in found.values():
+            amount[doubtful] = 0
+        found["unattributed"] = np.where(doubtful, end - start, 0)
+        return found
+
+    def _departure(self, spans: _Spans) -> tuple[Ints, Ints]:
+        """When the request left: row of the first step that saw it gone, and the kind of event; -1 if it stayed."""
+        at = np.searchsorted(self._gone_keys, spans.request * self._width + spans.before + 1)
+        limit = spans.request * self._width + spans.row
+        found = np.append(self._gone_keys, np.iinfo(np.int64).max)[at] <= limit
+        kind = np.where(found, np.append(self._gone_kind, -1)[at], -1)
+        return np.where(found, np.append(self._gone_row, 0)[at], 0), kind
+
+    def _return(self, spans: _Spans) -> Ints:
+        """The row of the step of the last admission before the absence ended."""
+        at = np.searchsorted(self._back_keys, spans.request * self._width + spans.row, side="right") - 1
+        back = np.append(self._back_row, 0)[at]
+        found: Ints = np.clip(back, spans.before + 1, spans.row).astype(np.int64)
+        return found
 
 
 @dataclass(frozen=True)
@@ -88,54 +97,25 @@ class _Spans:
     row: Ints
 
 
-def _absences(spans: _Spans, steps: Steps, admissions: Admissions, events: Events) -> dict[str, Ints]:
-    """By piece, the time of each absence: active and not scheduled, then away, then active again."""
-    start, end = steps.ready_ns[spans.before], steps.ready_ns[spans.row - 1]
-    left_row, kind = _departure(spans, steps, events)
-    gone = kind >= 0
-    back_row = np.maximum(_return(spans, steps, admissions), left_row)
-    left = np.where(gone, steps.ready_ns[np.maximum(left_row - 1, 0)], end)
-    back = np.where(gone, steps.ready_ns[np.maximum(back_row - 1, 0)], end)
-    found = {"not_scheduled": (left - start) + (end - back)}
-    for event, name in AWAY.items():
-        found[name] = np.where(kind == event, back - left, 0)
-    doubtful = _doubtful(spans, steps)
-    for amount in found.values():
-        amount[doubtful] = 0
-    found["unattributed"] = np.where(doubtful, end - start, 0)
-    return found
-
-
-def _departure(spans: _Spans, steps: Steps, events: Events) -> tuple[Ints, Ints]:
-    """When the request left: the row of the first step that saw it gone, and the kind of event; -1 if it stayed."""
+def _departures(steps: Steps, events: Events, width: int) -> tuple[Ints, Ints, Ints]:
+    """Keys of request and row of the step, the row, and the kind of event; in order of the keys."""
     rows = np.flatnonzero(np.isin(events.kind, list(AWAY)))
     step_row = np.searchsorted(steps.index, events.step[rows])
     order = np.lexsort((step_row, events.request[rows]))
     rows, step_row = rows[order], step_row[order]
-    width = len(steps.index) + 1
-    keys = events.request[rows] * width + step_row
-    at = np.searchsorted(keys, spans.request * width + spans.before + 1)
-    limit = spans.request * width + spans.row
-    found = np.append(keys, np.iinfo(np.int64).max)[at] <= limit
-    kind = np.where(found, np.append(events.kind[rows], -1)[at], -1)
-    return np.where(found, np.append(step_row, 0)[at], 0), kind
+    return events.request[rows] * width + step_row, step_row, events.kind[rows]
 
 
-def _return(spans: _Spans, steps: Steps, admissions: Admissions) -> Ints:
-    """The row of the step of the last admission before the absence ended."""
+def _returns(steps: Steps, admissions: Admissions, width: int) -> tuple[Ints, Ints]:
+    """Keys of request and row of the step, and the row; in order of the keys."""
     step_row = np.searchsorted(steps.index, admissions.step)
     order = np.lexsort((step_row, admissions.request))
-    width = len(steps.index) + 1
-    keys = admissions.request[order] * width + step_row[order]
-    at = np.searchsorted(keys, spans.request * width + spans.row, side="right") - 1
-    back = np.append(step_row[order], 0)[at]
-    found: Ints = np.clip(back, spans.before + 1, spans.row).astype(np.int64)
-    return found
+    return admissions.request[order] * width + step_row[order], step_row[order]
 
 
-def _doubtful(spans: _Spans, steps: Steps) -> Bools:
-    """Whether damage hides a step of the absence, or who was in one."""
-    gap = np.concatenate([[False], np.diff(steps.index) != 1])
-    lost = np.concatenate([[0], np.cumsum(gap | ~steps.members_known)])
-    found: Bools = lost[spans.row] > lost[spans.before + 1]
+def _kinds(pairs: Block) -> Ints:
+    found = np.full(len(pairs.row), COLUMN["decode"], dtype=np.int64)
+    found[pairs.wasted] = COLUMN["wasted"]
+    found[pairs.prefill > 0] = COLUMN["prefill"]
+    found[pairs.recompute > 0] = COLUMN["recompute"]
     return found

@@ -8,6 +8,7 @@ from cbtrace.site.analysis.captures import captures_outside_warm_up
 from cbtrace.site.analysis.evidence import Evidence, Numbers, Told
 from cbtrace.site.analysis.pieces import COLUMN
 from cbtrace.site.analysis.window import step_durations
+from cbtrace.traces.reader import Trace
 from cbtrace.traces.schema import EventKind
 
 
@@ -29,8 +30,8 @@ def soft_resets(evidence: Evidence) -> Told:
 
 def captures(evidence: Evidence) -> Told:
     """The slowest gaps are graph captures."""
-    gaps, worst = evidence.cuts.gaps, evidence.slow[:20]
-    largest = gaps.pieces[worst].argmax(axis=1) == COLUMN["capture"]
+    worst = evidence.cuts.slowest[:20]
+    largest = np.array([gap.pieces.argmax() == COLUMN["capture"] for gap in worst], dtype=bool)
     events = evidence.trace.events
     at = events.time_ns[captures_outside_warm_up(events)]
     if largest.sum() < 2 or not len(at):
@@ -49,11 +50,9 @@ def shared_prefill(evidence: Evidence) -> Told:
     share = evidence.slow_share("shared_step")
     if share < 0.25 or evidence.token_budget is None:
         return None
-    gaps, requests = evidence.cuts.gaps, evidence.trace.requests
-    row = evidence.slow[np.argmax(gaps.pieces[evidence.slow, COLUMN["shared_step"]])]
-    members = evidence.trace.step_requests
-    inside = slice(*np.searchsorted(members.step, (gaps.first_step[row], gaps.last_step[row] + 1)))
-    biggest = int(members.request[inside][np.argmax(members.prefill[inside] + members.recompute[inside])])
+    gaps, requests = evidence.slow, evidence.trace.requests
+    row = int(np.argmax(gaps.pieces[:, COLUMN["shared_step"]]))
+    biggest = _largest_prompt(evidence.trace, int(gaps.first_step[row]), int(gaps.last_step[row]))
     numbers: Numbers = {
         "slow_share": share,
         "longest_ms": int(gaps.pieces[row, COLUMN["shared_step"]]) / 1e6,
@@ -62,6 +61,15 @@ def shared_prefill(evidence: Evidence) -> Told:
         "budget_count": evidence.token_budget,
     }
     return share, numbers
+
+
+def _largest_prompt(trace: Trace, first_step: int, last_step: int) -> int:
+    """Whose prompt had most tokens in a step of some; the first of equals."""
+    first, end = np.searchsorted(trace.steps.index, (first_step, last_step + 1))
+    chunks = trace.chunks
+    inside = np.flatnonzero((chunks.row >= first) & (chunks.row < end))
+    inside = inside[np.lexsort((chunks.request[inside], chunks.row[inside]))]
+    return int(chunks.request[inside][np.argmax(chunks.prefill[inside] + chunks.recompute[inside])])
 
 
 def host_bound(evidence: Evidence) -> Told:

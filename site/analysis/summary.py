@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from cbtrace.site.analysis.attribution import Cuts, attribute
 from cbtrace.site.analysis.captures import captures_outside_warm_up
 from cbtrace.site.analysis.distribution import Distribution, describe, describe_with_excluded
 from cbtrace.site.analysis.kv import KvBudget, kv_budget
@@ -64,10 +65,13 @@ class RunSummary:
     recovery: RecoveryReport
 
 
-def summarize(trace: Trace) -> RunSummary:
-    """Compute every headline number of ``trace`` from all of its values (nothing is sampled)."""
+def summarize(trace: Trace, cuts: Cuts | None = None) -> RunSummary:
+    """Compute every headline number of ``trace`` from all of its values (nothing is sampled).
+
+    ``cuts`` are those of :func:`~cbtrace.site.analysis.attribution.attribute`, which are made if they are not given.
+    """
     header, steps, requests, events = trace.header, trace.steps, trace.requests, trace.events
-    latency = latencies(requests, trace.tokens)
+    latency = latencies(requests, (cuts or attribute(trace)).gaps.durations)
     window = measured_window(requests)
     busy = gpu_busy(steps, window)
     peak = peak_memory(trace.memory, int(steps.start_ns[0]) if len(steps.index) else 0)

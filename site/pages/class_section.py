@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from cbtrace.site import formats
 from cbtrace.site.analysis.attribution import Cuts
 from cbtrace.site.analysis.classes import Chunking, RequestClass, chunking, request_classes
 from cbtrace.site.words import Words
-from cbtrace.traces.columns import Ints
 from cbtrace.traces.reader import Trace
 
 
@@ -43,19 +40,11 @@ class ClassSection:
     rows: list[ClassRow]
 
 
-def longest_gaps(cuts: Cuts, requests: int) -> Ints:
-    """By request: its longest token gap in ns; -1 for one without."""
-    longest = np.full(requests, -1, dtype=np.int64)
-    np.maximum.at(longest, cuts.gaps.request, cuts.gaps.total_ns)
-    return longest
-
-
 def class_section(trace: Trace, cuts: Cuts, token_budget: int | None, words: Words) -> ClassSection:
     """The section of the page."""
     capacity = trace.geometry.capacity_units * trace.geometry.unit_bytes if trace.geometry else 0
-    count = len(trace.requests.id)
-    found = request_classes(trace, longest_gaps(cuts, count), capacity)
-    split = chunking(trace.steps, trace.step_requests, count, token_budget)
+    found = request_classes(trace, cuts.longest_gap, capacity)
+    split = chunking(trace.steps, trace.chunks, len(trace.requests.id), token_budget)
     return ClassSection(_title(found, words), _chunking(split, words), _rows(found, words))
 
 

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 
 from cbtrace.site import formats
-from cbtrace.site.analysis.attribution import Cuts, GapCuts, TtftCuts
+from cbtrace.site.analysis.attribution import Cuts, TtftCuts
 from cbtrace.site.analysis.bands import Band, bands
 from cbtrace.site.analysis.captures import captures_outside_warm_up
 from cbtrace.site.analysis.catalogue import GROUPS, LATENCIES, METRICS, Metric
 from cbtrace.site.analysis.comparability import comparability_rules
 from cbtrace.site.analysis.comparison import MEMORY, measured_run
 from cbtrace.site.analysis.distribution import CURVE_PROBABILITIES, curve
+from cbtrace.site.analysis.gaps import GapKinds
 from cbtrace.site.analysis.kv import KvBudget
 from cbtrace.site.analysis.latency import latencies
 from cbtrace.site.analysis.memory_budget import STAGES, memory_budget
@@ -92,7 +93,7 @@ def compare_data(trace: Trace, summary: RunSummary, cuts: Cuts, slug: str) -> di
     run = measured_run(trace, summary)
     said = asdict(run.conditions)
     said["recorded_us"] = said.pop("recorded_ns") // 1000  # a whole number that a script can hold exactly
-    arrays = latencies(trace.requests, trace.tokens)
+    arrays = latencies(trace.requests, cuts.gaps.durations)
     return said | {
         "slug": slug,
         "run_id": plain(summary.run_id, 40),
@@ -115,9 +116,9 @@ def _rounded(values: list[float]) -> list[float]:
     return [round(value, 3) for value in values]
 
 
-def _cut(cut: TtftCuts | GapCuts) -> dict[str, Any]:
+def _cut(cut: TtftCuts | GapKinds) -> dict[str, Any]:
     """The cut of all values and of the slowest twentieth: how many, and whole nanoseconds by piece."""
-    found = bands(cut.total_ns, cut.pieces)
+    found = bands(cut.total_ns, cut.pieces, cut.count)
     return {"all": _sum(found[:1]), "slow": _sum([band for band in found if band.id in SLOW_BANDS])}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cbtrace.site.analysis.latency import completed, token_gaps
+from cbtrace.site.analysis.latency import completed
 from cbtrace.site.analysis.timeline import timeline_rows
 from cbtrace.site.analysis.window import measured_window
 from cbtrace.site.plain_text import plain
@@ -27,11 +27,11 @@ TOKENS_A_FILE = 250
 """Requests whose token ids share a file."""
 
 
-def compare_requests(trace: Trace) -> dict[str, Any]:
-    """Requests to pair, and the run's timeline."""
+def compare_requests(trace: Trace, longest_gap: Ints) -> dict[str, Any]:
+    """Requests to pair, and the run's timeline. ``longest_gap`` is by request, ns, -1 without one."""
     rows = submitted_order(trace)
     return {
-        "requests": _requests(trace, rows),
+        "requests": _requests(trace, rows, longest_gap[rows]),
         "timeline": _timeline(trace),
         "tokens_a_file": TOKENS_A_FILE if trace.token_ids else None,
     }
@@ -43,7 +43,7 @@ def submitted_order(trace: Trace) -> Ints:
     return np.lexsort((np.arange(len(submit)), submit))[:PAIRED_REQUESTS].astype(np.int64)
 
 
-def _requests(trace: Trace, rows: Ints) -> dict[str, Any]:
+def _requests(trace: Trace, rows: Ints, longest_gap: Ints) -> dict[str, Any]:
     """Columns, one entry a request. Latencies are ms, ``null`` where the request did not end normally."""
     requests = trace.requests
     done = completed(requests)[rows]
@@ -56,7 +56,7 @@ def _requests(trace: Trace, rows: Ints) -> dict[str, Any]:
         "output": [requests.output_hash[i].hex() for i in rows],
         "generated": requests.generated[rows].tolist(),
         "ttft_ms": _milliseconds(first - submit, done & (first >= 0) & (submit >= 0)),
-        "longest_gap_ms": _milliseconds(*_longest_gaps(trace, rows)),
+        "longest_gap_ms": _milliseconds(longest_gap, longest_gap >= 0),
         "e2e_ms": _milliseconds(last - submit, done & (last >= 0) & (submit >= 0)),
     }
 
@@ -75,14 +75,6 @@ def _key(trace: Trace, request: int) -> str:
 
 def _milliseconds(values_ns: Ints, known: Bools) -> list[float | None]:
     return [round(ns / 1e6, 3) if ok else None for ns, ok in zip(values_ns.tolist(), known.tolist(), strict=True)]
-
-
-def _longest_gaps(trace: Trace, rows: Ints) -> tuple[Ints, Bools]:
-    gaps = token_gaps(trace.tokens, completed(trace.requests))
-    longest = np.full(len(trace.requests.id), -1, dtype=np.int64)
-    np.maximum.at(longest, gaps.request, gaps.duration_ns)
-    found: Ints = longest[rows]
-    return found, found >= 0
 
 
 def _timeline(trace: Trace) -> dict[str, Any]:

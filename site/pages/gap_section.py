@@ -9,7 +9,7 @@ import numpy as np
 from cbtrace.site import formats
 from cbtrace.site.analysis.attribution import Cuts
 from cbtrace.site.analysis.bands import pieces_of
-from cbtrace.site.analysis.slow_gaps import SlowGap, slowest_gaps
+from cbtrace.site.analysis.slow_gaps import SlowGap
 from cbtrace.site.analysis.summary import RunSummary
 from cbtrace.site.analysis.window import step_durations
 from cbtrace.site.pages.labels import request_label, stop_label
@@ -17,7 +17,6 @@ from cbtrace.site.pages.where import went
 from cbtrace.site.words import Words
 from cbtrace.traces.reader import Trace
 
-GAP_ROWS = 50
 LARGEST_MEMBERS = 3
 
 
@@ -78,14 +77,14 @@ class GapSection:
 
 def gap_section(trace: Trace, summary: RunSummary, cuts: Cuts, origin_ns: int, words: Words) -> GapSection:
     """The slowest gaps of completed requests, each with where it went and the longest step it spans."""
-    gaps = slowest_gaps(trace.requests, trace.tokens, trace.steps, trace.step_requests, trace.events, GAP_ROWS)
+    gaps = cuts.slowest
     title = words("gaps.title_none")
     median = summary.token_gap_ms.p50
     if gaps and median:
         worst = gaps[0].duration_ns / 1e6
         title = words("gaps.title", duration=formats.number(worst), ratio=formats.number(worst / median))
     behind = sorted({gap.longest_step for gap in gaps if gap.longest_step >= 0})
-    rows = [_gap_row(trace, gap, pieces_of(cuts.gaps.pieces[gap.row]), origin_ns, words) for gap in gaps]
+    rows = [_gap_row(trace, gap, pieces_of(gap.pieces), origin_ns, words) for gap in gaps]
     return GapSection(title, rows, [_step_row(trace, step, origin_ns, words) for step in behind])
 
 
@@ -137,10 +136,9 @@ def _share(part: int, whole: int) -> str:
 
 
 def _step_row(trace: Trace, index: int, origin_ns: int, words: Words) -> StepRow:
-    steps, members = trace.steps, trace.step_requests
+    steps, members = trace.steps, trace.members_of(index)
     row = int(np.searchsorted(steps.index, index))
-    part = slice(*np.searchsorted(members.step, (index, index + 1)))
-    tokens = members.prefill[part] + members.decode[part] + members.recompute[part]
+    tokens = members.prefill + members.decode + members.recompute
     largest = np.argsort(-tokens, kind="stable")[:LARGEST_MEMBERS]
     start = int(steps.start_ns[row])
     return StepRow(
@@ -152,6 +150,6 @@ def _step_row(trace: Trace, index: int, origin_ns: int, words: Words) -> StepRow
         prefill=int(steps.prefill_tokens[row]),
         decode=int(steps.decode_tokens[row]),
         recompute=int(steps.recompute_tokens[row]),
-        largest=[Member(request_label(trace, int(members.request[part][i])), int(tokens[i])) for i in largest],
+        largest=[Member(request_label(trace, int(members.request[i])), int(tokens[i])) for i in largest],
         stop=stop_label(words, int(steps.stop[row])),
     )

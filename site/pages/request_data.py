@@ -6,15 +6,16 @@ Every request of a run is there, in order of its ordinal, so that an ordinal say
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from cbtrace.site.analysis.attribution import GapCuts, TtftCuts
+from cbtrace.site.analysis.attribution import TtftCuts
+from cbtrace.site.analysis.gaps import GapCuts
 from cbtrace.site.analysis.kv_stays import KvStays
 from cbtrace.site.analysis.lifelines import STATES, Lifelines
 from cbtrace.site.analysis.pieces import PIECES
+from cbtrace.site.analysis.request_lives import RequestLives
 from cbtrace.site.pages.labels import request_label
 from cbtrace.site.pages.packed import Packed, packed_groups, packed_table
 from cbtrace.site.words import Words
@@ -37,16 +38,6 @@ UNKNOWN = -(1 << 50)
 _INSTANTS = ("visible", "admitted", "first_token", "last_token", "end")
 _COUNTS = ("prompt_tokens", "generated", "prefix_hit", "recomputed", "soft_resets", "offloads", "end_reason")
 _TROUBLE = {EndReason.FAILED: 3, EndReason.CANCELLED: 2, EndReason.RUNNING: 1}
-
-
-@dataclass(frozen=True)
-class RequestParts:
-    """What the details of requests are taken from: these requests, or more."""
-
-    ttft: TtftCuts
-    gaps: GapCuts
-    lives: Lifelines
-    stays: KvStays
 
 
 def request_head(trace: Trace, longest: Ints, origin_ns: int, words: Words) -> dict[str, Any]:
@@ -139,12 +130,15 @@ def _instants(values_ns: Ints, origin_ns: int) -> Ints:
     return np.where(values_ns < 0, UNKNOWN, (values_ns - origin_ns) // NS_A_US)
 
 
-def request_details(parts: RequestParts, first: int, end: int, origin_ns: int, gaps: int) -> dict[str, Packed]:
-    """Of requests ``first`` up to and without ``end``: spans, the cut of the TTFT, the longest ``gaps``, and stays."""
+def request_details(ttft: TtftCuts, parts: RequestLives, first: int, end: int, origin_ns: int) -> dict[str, Packed]:
+    """Of requests ``first`` up to and without ``end``: spans, the cut of the TTFT, the longest gaps, and stays.
+
+    ``ttft`` and ``parts`` are of these requests, or of more.
+    """
     return {
         "lives": _lives(parts.lives, first, end, origin_ns),
-        "ttft": _ttft(parts.ttft, first, end),
-        **_gaps(parts.gaps, first, end, origin_ns, gaps),
+        "ttft": _ttft(ttft, first, end),
+        **_gaps(parts.gaps, first, end, origin_ns),
         "stays": _stays(parts.stays, first, end, origin_ns),
     }
 
@@ -172,12 +166,10 @@ def _ttft(ttft: TtftCuts, first: int, end: int) -> Packed:
     return packed_groups(counts, {"piece": piece, "ns": ttft.pieces[rows][row, piece]})
 
 
-def _gaps(gaps: GapCuts, first: int, end: int, origin_ns: int, most: int) -> dict[str, Packed]:
+def _gaps(gaps: GapCuts, first: int, end: int, origin_ns: int) -> dict[str, Packed]:
     """The longest gaps of each request, longest first, and the pieces of each gap."""
     rows, counts = _of(gaps.request, first, end)
-    order = rows.start + np.lexsort((-gaps.total_ns[rows], gaps.request[rows]))
-    rank = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
-    worst = order[rank < most]
+    worst = rows.start + np.lexsort((-gaps.total_ns[rows], gaps.request[rows]))
     row, piece = np.nonzero(gaps.pieces[worst])
     columns = {
         "position": gaps.position[worst],
@@ -189,7 +181,7 @@ def _gaps(gaps: GapCuts, first: int, end: int, origin_ns: int, most: int) -> dic
     }
     pieces = {"piece": piece, "ns": gaps.pieces[worst][row, piece]}
     return {
-        "gaps": packed_groups(np.minimum(counts, most), columns),
+        "gaps": packed_groups(counts, columns),
         "gap_pieces": packed_groups(np.bincount(row, minlength=len(worst)), pieces),
     }
 

@@ -129,7 +129,7 @@ def run_view(trace: Trace, summary: RunSummary, cuts: Cuts, slug: str, timeline:
         cards=cards(summary, words),
         latency=latency_rows(summary, words),
         latency_note=latency_note(summary, words),
-        goodput=goodput_section(service_times(trace), words),
+        goodput=goodput_section(service_times(trace, cuts.longest_gap), words),
         findings=finding_rows(findings(evidence), words),
         rules=len(RULES),
         timeline=timeline_section(trace, summary, timeline, origin, words),

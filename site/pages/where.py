@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from cbtrace.site import formats
-from cbtrace.site.analysis.attribution import Cuts, GapCuts, TtftCuts
+from cbtrace.site.analysis.attribution import Cuts, TtftCuts
 from cbtrace.site.analysis.bands import Band, Single, bands, pieces_of, singles
+from cbtrace.site.analysis.gaps import GapKinds
 from cbtrace.site.analysis.pieces import PIECES
 from cbtrace.site.pages.labels import request_label
 from cbtrace.site.words import Words
@@ -70,8 +71,8 @@ def where_section(trace: Trace, cuts: Cuts, words: Words) -> WhereSection:
     return WhereSection([table for table in tables if table.rows], _worst(trace, cuts.ttft, words))
 
 
-def _table(name: str, cut: TtftCuts | GapCuts, trace: Trace, words: Words) -> CutTable:
-    found, single = bands(cut.total_ns, cut.pieces), singles(cut.total_ns, cut.pieces)
+def _table(name: str, cut: TtftCuts | GapKinds, trace: Trace, words: Words) -> CutTable:
+    found, single = bands(cut.total_ns, cut.pieces, cut.count), singles(cut.total_ns, cut.pieces, cut.count)
     used = [piece for piece in PIECES if any(piece in band.pieces for band in found)]
     title = words(f"where.{name}.title_none")
     if found and found[0].total_ns:
@@ -105,7 +106,7 @@ def _between(name: str, single: list[Single], words: Words) -> str:
     return words(f"where.between_{name}", pairs="; ".join(pairs))
 
 
-def _heading(one: Single, cut: TtftCuts | GapCuts, trace: Trace, words: Words) -> str:
+def _heading(one: Single, cut: TtftCuts | GapKinds, trace: Trace, words: Words) -> str:
     who = request_label(trace, int(cut.request[one.row]))
     return words(f"single.{one.id}", total=formats.from_ns(one.total_ns), request=short(who))
 
@@ -153,7 +154,7 @@ def cut_rows(cuts: Cuts, words: Words) -> list[dict[str, Any]]:
     """Rows of the chart: the share of each piece of each band."""
     rows = []
     for name, cut in (("ttft", cuts.ttft), ("gap", cuts.gaps)):
-        for place, band in enumerate(bands(cut.total_ns, cut.pieces)):
+        for place, band in enumerate(bands(cut.total_ns, cut.pieces, cut.count)):
             for piece, ns in band.pieces.items():
                 rows.append(
                     {
