@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 from cbtrace.traces import Trace
-from cbtrace.traces.schema import AdmissionStop, EndReason, Memory
+from cbtrace.traces.schema import AdmissionStop, EndReason, Event, EventKind, Memory
 from trace_builder import SimRequest, TraceBuilder
 
 HOSTILE = "</script><script>alert(1)</script>\"'&<b>../../x\u202egnp.exe\u202c\N{GRINNING FACE}"
@@ -93,4 +93,35 @@ def crowded_run(path: Path, *, steps: int = 5000, requests: int = 500, active: i
         for request in [request for request in running if request.generated >= request.limit]:
             running.remove(request)
             build.finish(request)
+    return build.close()
+
+
+STALL_MS = 500
+
+
+def night_run(path: Path, *, steps: int = 2400, active: int = 8, lasts: int = 40) -> Trace:
+    """A calm run with one stalled step at 3/10 of it, one soft reset at 6/10 and one cancelled request at 8/10."""
+    build = TraceBuilder(path, name="night", roster_every=64)
+    running: list[SimRequest] = []
+    while build.steps < steps:
+        while len(running) < active:
+            running.append(build.submit(6, lasts + len(build.requests) % 7))
+            build.admit(running[-1])
+        if build.steps == steps * 6 // 10:
+            victim = next(request for request in running if request.generated > 1)
+            build.soft_reset(victim)
+            build.admit(victim)
+        if build.steps == steps * 8 // 10:
+            victim = next(request for request in running if request.generated > 1)
+            build.write(Event(EventKind.CANCEL_REQUESTED, build.now, build.steps, victim.ordinal))
+            running.remove(victim)
+            build.finish(victim, EndReason.CANCELLED)
+        # Five sixths of what the builder counts for a step lie between its first and its last instant.
+        build.step_ns = STALL_MS * 1_200_000 if build.steps == steps * 3 // 10 else 5_000_000
+        build.step({request: min(8, request.pending) if request.pending else 1 for request in running})
+        for request in [request for request in running if request.generated >= request.limit]:
+            running.remove(request)
+            build.finish(request)
+    for request in running:
+        build.finish(request)
     return build.close()

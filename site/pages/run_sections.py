@@ -14,6 +14,7 @@ from cbtrace.site.messages import all_messages
 from cbtrace.site.pages.labels import event_label, request_label, severity_name, stop_label
 from cbtrace.site.pages.timeline_data import TimelineData
 from cbtrace.site.words import Words
+from cbtrace.traces.columns import Ints
 from cbtrace.traces.reader import Trace
 from cbtrace.traces.recovery import Finding
 from cbtrace.traces.schema import AdmissionStop, Notice
@@ -130,7 +131,9 @@ def timeline_section(
         share = formats.percent(kv.peak_used_bytes / kv.capacity_bytes)
         title = words("timeline.title_kv", share=share, waiting=int(steps.waiting.max()))
     told = "timeline.reduction" if data.rows.bucket > 1 else "timeline.reduction_none"
-    reduction = words(told, steps=count, rows=len(data.rows.steps), bucket=data.rows.bucket)
+    reduction = words(
+        told, steps=formats.number(count), rows=formats.number(len(data.rows.steps)), bucket=data.rows.bucket
+    )
     all_marks = len(data.marks.kind)
     if data.drawn < all_marks:
         reduction += " " + words(
@@ -179,12 +182,13 @@ def admission_section(trace: Trace, words: Words) -> AdmissionSection:
 
 
 def event_section(trace: Trace, origin_ns: int, words: Words) -> EventSection:
-    """The first events, bounded."""
+    """The events, or some of each kind, in order of time."""
     events = trace.events
     count = len(events.kind)
     if not count:
         return EventSection(words("events.title_none"), "", [])
-    order = np.argsort(events.time_ns, kind="stable")[:EVENT_ROWS].tolist()
+    told_of = _some_of_each_kind(events.kind, EVENT_ROWS)
+    order = told_of[np.argsort(events.time_ns[told_of], kind="stable")].tolist()
     rows = [
         EventRow(
             time=formats.seconds((int(events.time_ns[i]) - origin_ns) / 1e9),
@@ -202,6 +206,17 @@ def event_section(trace: Trace, origin_ns: int, words: Words) -> EventSection:
     told = "events.text_all" if count <= EVENT_ROWS else "events.text_some"
     text = words(told, shown=len(rows), count=count) if count > EVENT_ROWS else words(told)
     return EventSection(words("events.title", count=formats.number(count)), text, rows)
+
+
+def _some_of_each_kind(kind: Ints, limit: int) -> Ints:
+    """Rows of at most ``limit`` events: the rarest kinds have all of theirs, the others evenly chosen ones."""
+    kinds, counts = np.unique(kind, return_counts=True)
+    rows = [np.zeros(0, dtype=np.int64)]
+    for left, place in zip(range(len(kinds), 0, -1), np.argsort(counts, kind="stable"), strict=True):
+        room = (limit - sum(map(len, rows))) // left
+        found = np.flatnonzero(kind == kinds[place])
+        rows.append(found[np.linspace(0, len(found) - 1, min(room, len(found))).astype(np.int64)])
+    return np.concatenate(rows)
 
 
 def _known(value: np.int64) -> str:

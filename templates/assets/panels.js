@@ -20,6 +20,7 @@
     host_rss: ["--duration", [2, 2]],
   };
   const SMALL = 0.1; // a share of the KV cache below which the panel shows what is used, not the capacity
+  const SLOW = 3; // times the median of the points' longest steps: where a step took longer, the strip has a tick
   const GROUPS = ["--used", "--group-b", "--group-c", "--group-d"];
 
   // Columns to the series of the panels. In a pause of the engine its tokens are zero and the rest is unknown.
@@ -83,11 +84,12 @@
     const { words, limits } = fixed;
     const area = (top, color, bottom, more) => ({ kind: "area", t: shown.t, until: shown.until, top, bottom, color, ...more });
     const band = (name, low, color, dash) => area(shown[name], color, shown[low], { alpha: 0.25, stroke: true, dash });
-    const extreme = (top) => (shown.bucket > 1 ? [{ kind: "line", t: shown.t, until: shown.until, top, color: "--muted" }] : []);
+    const extreme = (top) => (shown.bucket > 1 ? [{ kind: "line", t: shown.t, until: shown.until, top, color: "--muted", width: 0.75 }] : []);
+    const upTo = (top, bottom) => (shown.bucket > 1 ? [area(top, "--muted", bottom, { alpha: 0.15 }), ...extreme(top)] : []);
     const rule = (at) => (at === null ? [] : [{ kind: "rule", at, color: "--limit", dash: [5, 3] }]);
     const tokens = {
       title: words["plot.tokens"], height: 120, most: 1.04 * largest(shown.wasted, shown.tokens_max, [limits.token_budget]),
-      layers: [area(shown.prefill, "--prefill"), area(shown.decode, "--decode", shown.prefill), area(shown.recompute, "--recompute", shown.decode), area(shown.wasted, "--wasted", shown.recompute), ...extreme(shown.tokens_max), ...rule(limits.token_budget)],
+      layers: [area(shown.prefill, "--prefill"), area(shown.decode, "--decode", shown.prefill), area(shown.recompute, "--recompute", shown.decode), area(shown.wasted, "--wasted", shown.recompute), ...upTo(shown.tokens_max, shown.wasted), ...rule(limits.token_budget)],
     };
     const used = largest(whole.cached);
     const capacity = limits.capacity ?? used;
@@ -103,14 +105,24 @@
       layers: [band("waiting_max", "waiting_min", "--waiting", [4, 2]), band("active_max", "active_min", "--active")],
     };
     const duration = { title: words["plot.step_time"], height: 60, most: 1.08 * largest(shown.duration_max), layers: [band("duration_max", "duration_mean", "--duration")] };
-    return [strip(whole, window_, fixed), tokens, kv, ...groupPanel(shown, whole, fixed), load, duration, ...gpuPanel(shown, whole, words), ...memoryPanel(fixed), ...marksPanel(fixed)];
+    const over = [tokens, kv, ...groupPanel(shown, whole, fixed), load, duration, ...gpuPanel(shown, whole, words), ...memoryPanel(fixed), ...marksPanel(fixed)];
+    if (fixed.chosen) for (const panel of over) panel.layers.push({ kind: "span", ...fixed.chosen, color: "--accent", alpha: 0.22 });
+    return [strip(whole, window_, fixed), ...over];
   }
 
+  // The whole run in one strip: how many requests there were, a tick where a step was slow, and the window.
   function strip(whole, [from, to], { words, span }) {
-    const t = whole.t;
+    const { t } = whole;
+    const requests = whole.active_max.map((active, i) => (active === null ? null : active + whole.waiting_max[i]));
+    const typical = whole.duration_max.filter((duration) => duration !== null).sort((a, b) => a - b);
+    const slow = SLOW * typical[typical.length >> 1];
+    const ticks = [];
+    whole.duration_max.forEach((duration, i) => {
+      if (duration > slow) ticks.push({ kind: "span", from: t[i], to: t[i], color: "--duration", alpha: 1 });
+    });
     return {
-      title: words["plot.overview"], height: 26, most: largest(whole.tokens_max), strip: { from: span[0], to: span[1] },
-      layers: [{ kind: "area", t, until: whole.until, top: whole.tokens_max, color: "--muted", alpha: 0.5 }, { kind: "span", from, to, color: "--accent", alpha: 0.22 }],
+      title: words["plot.overview"], height: 26, most: largest(requests), strip: { from: span[0], to: span[1] },
+      layers: [{ kind: "area", t, until: whole.until, top: requests, color: "--muted", alpha: 0.5 }, { kind: "span", from, to, color: "--accent", alpha: 0.22, edges: true }, ...ticks],
     };
   }
 

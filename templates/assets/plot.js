@@ -167,8 +167,10 @@
       painter.rect(painter.box.left, y(layer.high), painter.box.left + painter.box.width, y(layer.low), layer.color, layer.alpha);
     },
     span(painter, layer, _y, _row, panel) {
-      const least = Math.max(painter.x(layer.to), painter.x(layer.from) + 2);
-      painter.rect(painter.x(layer.from), panel.top, least, panel.top + panel.height, layer.color, layer.alpha);
+      const [left, bottom] = [painter.x(layer.from), panel.top + panel.height];
+      const right = Math.max(painter.x(layer.to), left + 2);
+      painter.rect(left, panel.top, right, bottom, layer.color, layer.alpha);
+      if (layer.edges) for (const x of [left, right]) painter.stroke([[x, panel.top], [x, bottom]], { color: layer.color });
     },
     points(painter, layer, _y, row) {
       for (const [t, lane] of layer.at) {

@@ -94,6 +94,12 @@
     return made;
   }
 
+  // The timeline shows where the step is.
+  function choose(span) {
+    cbtrace.chosenStep = span;
+    dispatchEvent(new Event("cbtrace:step"));
+  }
+
   let asked = 0;
   async function show(step, focus) {
     const turn = ++asked;
@@ -109,6 +115,7 @@
       return;
     }
     const { steps, row } = found;
+    choose({ from: steps.start_us[row] / 1e6, to: (steps.start_us[row] + steps.duration_us[row]) / 1e6 });
     const tools = element("div", { class: "toolbar" },
       button(text("previous"), () => cbtrace.setState({ step: step - 1 })),
       button(text("next"), () => cbtrace.setState({ step: step + 1 })),
@@ -141,6 +148,7 @@
     current = step;
     if (step === null || !/^\d{1,15}$/.test(step)) {
       asked += 1;
+      choose(null);
       panel.hidden = true;
       panel.removeAttribute("data-step");
       return;

@@ -252,9 +252,10 @@
   addEventListener("hashchange", fromLink);
 
   cbtrace.showWindow = show;
+  addEventListener("cbtrace:step", () => plot.soon());
   const kinds = data.mark_names.map((name, kind) => ({ name, kind })).filter(({ kind }) => whole.marks.kind.includes(kind));
   const fixed = { words, limits: data.limits, kinds, memory: data.memory, span: [first, last] };
-  const plot = cbtrace.plot(place, () => ({ from: window_[0], to: window_[1], axis: words["plot.time_axis"], panels: panels(drawn, all, window_, { ...fixed, marks: shown.marks }) }));
+  const plot = cbtrace.plot(place, () => ({ from: window_[0], to: window_[1], axis: words["plot.time_axis"], panels: panels(drawn, all, window_, { ...fixed, marks: shown.marks, chosen: cbtrace.chosenStep }) }));
   place.append(cursor, band);
   place.setAttribute("data-drawn", "");
   tell();
