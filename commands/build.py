@@ -33,7 +33,7 @@ def build(
     """Build a static site: a page for each run, and one that compares any two of them.
 
     The site needs no server and no network: open its index.html, or copy the folder to any web server. Into the folder
-    of an earlier site only what has changed is written. A trace that cannot be read is named here and on the index, the
+    of an earlier site only what has changed is written. The ranks of a tensor-parallel run are one run. A trace that cannot be read is named here and on the index, the
     others are built, and the exit code is 1.
 
     \b
@@ -73,18 +73,18 @@ def build(
 def _build_single_file(files: list[Path], output: Path, title: str, lang: str) -> None:
     from cbtrace.commands.output_file import check_not_input
     from cbtrace.site.single_run import build_single_run
-    from cbtrace.traces.errors import UsageError
 
-    if len(files) != 1:
-        raise UsageError(f"--single-file holds one run, and {len(files)} traces were named: name one.")
-    check_not_input(files[0], output)
-    build_single_run(files[0], output, title=title or None, language=lang)
+    for file in files:
+        check_not_input(file, output)
+    build_single_run(files[0], output, ranks=files[1:], title=title or None, language=lang)
     typer.echo(f"Open {output.absolute()}")
 
 
 def _counted(report: BuildReport) -> str:
     kept = sum(run.kept for run in report.runs)
     parts = [f"{len(report.runs) - kept} built", f"{kept} unchanged"]
+    if report.joined:
+        parts.append(f"{report.joined} more traces joined as ranks")
     if report.failed:
         parts.append(f"{len(report.failed)} left out")
     return f"Runs: {', '.join(parts)}."

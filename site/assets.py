@@ -25,6 +25,7 @@ ASSETS = (
     "plot.js",
     "panels.js",
     "memory.js",
+    "ranks.js",
     "timeline.js",
     "where.js",
     "request_lists.js",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
@@ -18,6 +19,7 @@ from cbtrace.site.run_files import SLUG_DIGITS, RunRecord, RunSource, digest_fil
 from cbtrace.site.shared_pages import put_shared_pages
 from cbtrace.site.words import load_words
 from cbtrace.traces.errors import TraceError, UsageError
+from cbtrace.traces.rank_groups import RankGroup, rank_groups, rank_of_file
 
 Progress = Callable[[int, int, str], None]
 """Called with how many runs are built, how many there are to build, and the name of a file at hand."""
@@ -47,6 +49,8 @@ class BuildReport:
     """Traces and experiments that have no page."""
     files: int
     bytes: int
+    joined: int
+    """Traces that are part of another one's run, as further ranks of it."""
 
 
 def build_site(
@@ -68,7 +72,7 @@ def build_site(
     (processes; with more than one, the program that calls must be safe to import). ``waiting`` is called when another
     build must come to its end first.
 
-    A damaged trace is shown under a banner. One that cannot be read has no page: it is in the report and on the index.
+    Ranks of one tensor-parallel run are one run, under the lowest of them. A damaged trace is shown under a banner. One that cannot be read has no page: it is in the report and on the index.
     An experiment whose traces are among them (its ``experiment.json`` lies beside a trace or one folder above) has a
     page as well.
 
@@ -93,24 +97,42 @@ def build_site(
         if not runs:
             raise TraceError(failed[0].text, slug=failed[0].slug)
         failed += put_shared_pages(folder, chrome, {task.source.path: run for task, run in runs}, failed)
-    return _report(folder, [(task.source.path, run, task in kept) for task, run in runs], failed)
+    joined = len(set(paths)) - len(tasks)
+    return _report(folder, [(task.source.path, run, task in kept) for task, run in runs], failed, joined)
 
 
-def _report(folder: OutputFolder, runs: Iterable[tuple[Path, RunRecord, bool]], failed: list[FailedRun]) -> BuildReport:
+def _report(
+    folder: OutputFolder, runs: Iterable[tuple[Path, RunRecord, bool]], failed: list[FailedRun], joined: int
+) -> BuildReport:
     pages = {name: size for name, size in folder.files.items() if not name.startswith(STATE)}
     built = [BuiltRun(path, run.name, run.page, run.complete, run.summary, kept) for path, run, kept in runs]
-    return BuildReport(folder.out, built, failed, files=len(pages), bytes=sum(pages.values()))
+    return BuildReport(folder.out, built, failed, len(pages), sum(pages.values()), joined)
 
 
 def sources(paths: Iterable[Path]) -> list[RunSource]:
-    """The traces with their digests, and those whose digests begin alike counted."""
+    """The traces that stand for runs with their digests, those whose digests begin alike counted, and with each the
+    other ranks of its run."""
+    paths = list(paths)
+    groups = rank_groups(place for path in paths if (place := rank_of_file(path)) is not None)
+    of_lead = {group.paths[0]: group for group in groups}
+    further = {path for group in groups for path in group.paths[1:]}
     found: list[RunSource] = []
     copies: Counter[str] = Counter()
     for path in paths:
+        if path in further:
+            continue
         digest, size = digest_file(path)
         copies[digest[:SLUG_DIGITS]] += 1
-        found.append(RunSource(path, digest, size, copies[digest[:SLUG_DIGITS]]))
+        group = of_lead.get(path)
+        others = _digest_ranks(group) if group else ""
+        found.append(RunSource(path, digest, size, copies[digest[:SLUG_DIGITS]], group, others))
     return found
+
+
+def _digest_ranks(group: RankGroup) -> str:
+    """SHA-256 of all that a run's files depend on beside the trace of its first rank."""
+    others = [(path.name, digest_file(path)) for path in group.paths[1:]]
+    return hashlib.sha256(repr((others, group.ranks, group.twice)).encode()).hexdigest()
 
 
 def _kept(folder: OutputFolder, tasks: Sequence[RunTask]) -> dict[RunTask, RunRecord]:

@@ -65,7 +65,7 @@ def _version(name: str) -> str:
 
 def record_path(maker: str, source: RunSource) -> str:
     """Where the record of a run lies, relative to the site."""
-    key = canonical_json([maker, source.digest, source.path.name, source.copy])
+    key = canonical_json([maker, source.digest, source.path.name, source.copy, source.ranks_digest])
     return f"{RECORDS}{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 

@@ -25,6 +25,8 @@ from cbtrace.site.pages.compare_groups import compare_entry
 from cbtrace.site.pages.compare_requests import compare_requests, token_files
 from cbtrace.site.pages.goodput_section import goodput_data
 from cbtrace.site.pages.index import IndexRow, index_row
+from cbtrace.site.pages.rank_data import step_columns
+from cbtrace.site.pages.rank_section import rank_section
 from cbtrace.site.pages.request_data import (
     DETAILS_A_FILE,
     gaps_a_request,
@@ -36,8 +38,10 @@ from cbtrace.site.pages.run import run_page, run_view, time_origin
 from cbtrace.site.pages.timeline_data import timeline_data, timeline_parts
 from cbtrace.site.pages.where import cut_rows
 from cbtrace.site.render import data_script
+from cbtrace.site.run_ranks import run_ranks
 from cbtrace.site.words import Words
 from cbtrace.traces import open_trace
+from cbtrace.traces.rank_groups import RankGroup
 from cbtrace.traces.reader import Trace
 
 SLUG_DIGITS = 8
@@ -55,6 +59,10 @@ class RunSource:
     """How many bytes it has."""
     copy: int
     """Counts the traces of a site whose digests begin alike: two equal traces have a page each."""
+    ranks: RankGroup | None = None
+    """The files of a run over several ranks, of which this trace stands for the run."""
+    ranks_digest: str = ""
+    """SHA-256 of all that the run's files depend on of its other ranks, in hexadecimal; empty without others."""
 
 
 class RunRecord(msgspec.Struct, frozen=True):
@@ -127,21 +135,25 @@ def run_files(chrome: Chrome, source: RunSource, write: Write) -> RunRecord:
     out = RunFiles(slug, write)
     origin = time_origin(trace)
     timeline = timeline_data(trace, origin, chrome.words)
-    view = run_view(trace, summary, cuts, slug, timeline, chrome.words)
-    for kind, part in timeline_parts(trace, timeline, origin):
+    ranks = run_ranks(trace, source.ranks)
+    side_by_side = rank_section(ranks, origin, chrome.words) if ranks else None
+    view = run_view(trace, summary, cuts, slug, timeline, side_by_side, chrome.words)
+    by_step = step_columns(ranks.analysis, trace.steps.index) if ranks else {}
+    for kind, part in timeline_parts(trace, timeline, origin, by_step):
         out.add_part(kind, part)
     _add_requests(out, trace, cuts, origin, chrome.words)
     key = f"{slug}/run"
     more = {"slug": slug, "parts": out.parts, "cuts": cut_rows(cuts, chrome.words)}
+    more |= {"ranks": side_by_side.chart.data} if side_by_side else {}
     script = out.add_data(key, timeline.overview | more)
     side, entry = add_side(out, trace, summary, cuts)
     return RunRecord(
         slug=slug,
         name=view.name.encode(errors="backslashreplace").decode(),  # a file's name need not be text
         page=out.add("index.html", run_page(chrome, view, script, key)),
-        complete=trace.recovery.whole,
+        complete=trace.recovery.whole and (ranks is None or ranks.complete),
         summary=summary,
-        row=index_row(trace, summary, slug),
+        row=index_row(trace, summary, slug, ranks),
         entry=entry,
         side=side,
         conditions=run_conditions(trace),

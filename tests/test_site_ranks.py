@@ -27,7 +27,7 @@ def test_the_slowest_rank_of_each_step_is_the_last_to_launch(tmp_path: Path) -> 
     assert [wait.slowest for wait in found.waits] == [6, 0, 18]
     assert [wait.launch_ns for wait in found.waits] == [18 * 30 * US, (6 * 50 + 18 * 30) * US, 6 * 20 * US]
     # A step takes from its start to its update, 5 of 6 parts: the pause between steps is the builder's.
-    assert found.lag_share == pytest.approx((6 * 50 + 18 * 30) * US / (STEPS * 5 * STEP_NS // 6))
+    assert found.skew_share == pytest.approx((6 * 50 + 18 * 30) * US / (STEPS * 5 * STEP_NS // 6))
     assert (found.compared, found.after_pause) == (STEPS, 1)
 
 
@@ -36,6 +36,7 @@ def test_who_comes_first_to_a_meeting_waits_for_the_last(tmp_path: Path) -> None
     assert found.waits is not None
     assert [wait.meeting_ns for wait in found.waits] == [(STEPS - 1) * 15 * US, 0], "the first follows a pause"
     assert found.lag_ns.tolist() == [0] * STEPS
+    assert found.meeting_ns.tolist() == [0] + [15 * US] * (STEPS - 1)
 
 
 def test_a_meeting_after_a_pause_says_nothing(tmp_path: Path) -> None:
@@ -77,7 +78,7 @@ def test_only_steps_of_all_ranks_are_compared(tmp_path: Path) -> None:
 
 def test_without_one_clock_no_rank_is_called_slowest(tmp_path: Path) -> None:
     found = analyzed(tmp_path, Rank(0), Rank(1, boot_ns=3600 * 10**9, launch_late=lambda step: 10 * US))
-    assert found.waits is None and set(found.slowest.tolist()) == {-1} and found.lag_share is None
+    assert found.waits is None and set(found.slowest.tolist()) == {-1} and found.skew_share is None
     assert [rank.step_ms.n for rank in found.ranks] == [STEPS, STEPS], "what each rank says of itself still holds"
 
 
@@ -100,4 +101,4 @@ def test_a_rank_alone_waits_for_nobody(tmp_path: Path) -> None:
 
 def test_ranks_without_a_step_are_no_error(tmp_path: Path) -> None:
     found = analyzed(tmp_path, Rank(0, steps=0), Rank(1, steps=0))
-    assert (found.waits, found.compared, found.lag_share) == (None, 0, None)
+    assert (found.waits, found.compared, found.skew_share) == (None, 0, None)

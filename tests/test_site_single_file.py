@@ -84,7 +84,7 @@ def test_a_page_of_ours_is_replaced_and_another_file_is_not(cbtrace: Cbtrace, tm
     with pytest.raises(OutputFolderError, match="is a folder"):
         build_single_run(tmp_path / "run.cbt", tmp_path)
     both = cbtrace("build", "run.cbt", "mine.html", "--single-file", "-o", "x.html")
-    assert both.returncode == 2 and "2 traces were named" in both.stderr
+    assert both.returncode == 2 and "2 were named" in both.stderr
     over = cbtrace("build", "run.cbt", "--single-file", "-o", "run.cbt")
     assert over.returncode == 2 and "[output-is-input]" in over.stderr
 

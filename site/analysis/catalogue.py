@@ -96,6 +96,16 @@ GROUPS = (
     ),
 )
 
+RANK_METRICS = (
+    Metric("rank_slowest", "%", "neither", "amount"),
+    Metric("rank_gpu_ms", "ms", "neither", "time", True),
+    Metric("rank_host_ms", "ms", "lower", "time", True),
+    Metric("rank_meeting_s", "s", "lower", "time"),
+    Metric("rank_launch_s", "s", "lower", "time"),
+    Metric("rank_gpu_beyond_s", "s", "lower", "time"),
+)
+"""Of one rank of a run beside the others: defined with the rest, and no part of a run's summary."""
+
 METRICS = {metric.id: metric for group in GROUPS for metric in group.metrics}
 LATENCIES = GROUPS[0].metrics
 

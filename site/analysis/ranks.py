@@ -89,18 +89,22 @@ class RankAnalysis:
     ranks: list[RankStats]
     waits: list[RankWaits] | None
     """One for each rank; ``None`` where the ranks have no common clock, or no common step."""
+    step_ns: Ints
+    """Step time of each rank, shape (ranks, rows)."""
     slowest: Ints
     """Number of the slowest rank."""
     lag_ns: Ints
     """By how much it launched later than the first one."""
+    meeting_ns: Ints
+    """From the first rank's coming to the meeting before the step to the last one's; 0 after a pause."""
     gpu_spread_ns: Ints
     """Longest less shortest GPU time over the ranks."""
     compared: int
     """Steps that all ranks have."""
     after_pause: int
     """Of those, steps whose meeting was left out because it followed a pause."""
-    lag_share: float | None
-    """Sum of all lags over the step time of the first rank in the same steps."""
+    skew_share: float | None
+    """Sum of ``lag_ns`` and ``meeting_ns`` over the step time of the first rank in the same steps."""
 
 
 def analyze_ranks(traces: Iterable[Trace]) -> RankAnalysis:
@@ -110,33 +114,39 @@ def analyze_ranks(traces: Iterable[Trace]) -> RankAnalysis:
     """
     joiner = RankJoiner()
     stats: list[RankStats] = []
-    pauses: list[Bools] = []
-    durations: list[Ints] = []
-    indices: list[Ints] = []
+    of_steps: list[tuple[Ints, Ints, Bools]] = []
     for trace in traces:
         joiner.add(trace)
         stats.append(_stats(trace))
-        indices.append(trace.steps.index)
-        pauses.append(_after_pause(trace))
-        durations = durations or [step_durations(trace.steps)]
+        of_steps.append((trace.steps.index, step_durations(trace.steps), _after_pause(trace)))
     join = joiner.join()
-    on_all = join.on_all & join.one_clock
-    slowest, lag = _lags(join, on_all)
-    paused = _rows(join.index, indices, pauses) & on_all
-    step_ns = np.zeros(len(join.index), dtype=np.int64)
-    step_ns[np.searchsorted(join.index, indices[0])] = durations[0]
-    busy = int(step_ns[on_all].sum())
+    step_ns = np.stack([_on_rows(join.index, index, durations) for index, durations, _ in of_steps])
+    paused = np.stack([_on_rows(join.index, index, flags.astype(np.int64)) for index, _, flags in of_steps])
+    rows = join.on_all & join.one_clock
+    after_pause = rows & (paused == 1).all(axis=0)
+    slowest, lag = _lags(join, rows)
+    meeting = np.where(rows, np.where(after_pause, 0, _spread(join.of_all("start_ns"))), UNKNOWN)
+    busy = int(step_ns[0, rows].sum())
     return RankAnalysis(
         join=join,
         ranks=stats,
-        waits=_waits(join, slowest, on_all, paused) if on_all.any() and len(stats) > 1 else None,
+        waits=_waits(join, slowest, rows, after_pause) if rows.any() and len(stats) > 1 else None,
+        step_ns=step_ns,
         slowest=slowest,
         lag_ns=lag,
+        meeting_ns=meeting,
         gpu_spread_ns=_gpu_spread(join),
         compared=int(join.on_all.sum()),
-        after_pause=int(paused.sum()),
-        lag_share=int(lag[on_all].sum()) / busy if busy > 0 else None,
+        after_pause=int(after_pause.sum()),
+        skew_share=int((lag + meeting)[rows].sum()) / busy if busy > 0 else None,
     )
+
+
+def _on_rows(index: Ints, own: Ints, values: Ints) -> Ints:
+    """Values of a rank's steps on the rows of the join."""
+    found = np.full(len(index), UNKNOWN, dtype=np.int64)
+    found[np.searchsorted(index, own)] = values
+    return found
 
 
 def _stats(trace: Trace) -> RankStats:
@@ -181,26 +191,22 @@ def _after_pause(trace: Trace) -> Bools:
     return paused
 
 
-def _rows(index: Ints, indices: list[Ints], flags: list[Bools]) -> Bools:
-    """Rows whose flag is set on all ranks."""
-    found = np.ones(len(index), dtype=np.bool_)
-    for own, flag in zip(indices, flags, strict=True):
-        row = np.zeros(len(index), dtype=np.bool_)
-        row[np.searchsorted(index, own)] = flag
-        found &= row
-    return found
-
-
 def _lags(join: RankJoin, rows: Bools) -> tuple[Ints, Ints]:
     prepared = join.of_all("prepared_ns")
     numbers = np.array([steps.rank for steps in join.ranks], dtype=np.int64)
     slowest = np.where(rows, numbers[prepared.argmax(axis=0)], UNKNOWN)
-    return slowest, np.where(rows, prepared.max(axis=0) - prepared.min(axis=0), UNKNOWN)
+    return slowest, np.where(rows, _spread(prepared), UNKNOWN)
 
 
 def _gpu_spread(join: RankJoin) -> Ints:
     gpu = join.of_all("gpu_ns")
-    return np.where((gpu >= 0).all(axis=0), gpu.max(axis=0) - gpu.min(axis=0), UNKNOWN)
+    return np.where((gpu >= 0).all(axis=0), _spread(gpu), UNKNOWN)
+
+
+def _spread(of_all: Ints) -> Ints:
+    """Largest less smallest value over the ranks."""
+    found: Ints = of_all.max(axis=0) - of_all.min(axis=0)
+    return found
 
 
 def _waits(join: RankJoin, slowest: Ints, rows: Bools, paused: Bools) -> list[RankWaits]:

@@ -14,6 +14,7 @@ from cbtrace.site.pages.headline import metric_text, shown_unit
 from cbtrace.site.pages.labels import health, run_name
 from cbtrace.site.pages.run import device_label, model_label
 from cbtrace.site.plain_text import distinct, plain
+from cbtrace.site.run_ranks import RunRanks
 from cbtrace.site.words import Words
 from cbtrace.traces.reader import Trace
 
@@ -78,6 +79,8 @@ class IndexRow:
     device: str
     recorded: str
     health: str
+    ranks: int
+    """How many tensor-parallel ranks the run had; 1 of a run that was not split."""
     cells: list[Cell]
     resolved: dict[str, str]
     changed: list[Changed] = field(default_factory=list)
@@ -108,7 +111,7 @@ class ExperimentEntry:
     """Names of the variants to adopt."""
 
 
-def index_row(trace: Trace, summary: RunSummary, slug: str) -> IndexRow:
+def index_row(trace: Trace, summary: RunSummary, slug: str, ranks: RunRanks | None = None) -> IndexRow:
     """What the index shows of one run."""
     engine = trace.engines[-1] if trace.engines else None
     cells = []
@@ -130,7 +133,8 @@ def index_row(trace: Trace, summary: RunSummary, slug: str) -> IndexRow:
         model=plain(model_label(trace), 200),
         device=plain(device_label(trace), 200),
         recorded=formats.instant(summary.recorded_ns),
-        health=health(trace),
+        health=health(trace, doubtful=ranks is not None and ranks.doubtful),
+        ranks=len(ranks.group.ranks) if ranks else 1,
         cells=cells,
         resolved={plain(s.name, 80): distinct(formats.fact(s.resolved), 200) for s in settings(engine)}
         if engine

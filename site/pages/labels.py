@@ -27,8 +27,9 @@ def severity_name(severity: int) -> str:
     return known.name.lower()
 
 
-def health(trace: Trace) -> str:
-    """How far a recording can be trusted: ``complete``, ``warning``, ``incomplete`` or ``damaged``."""
+def health(trace: Trace, *, doubtful: bool = False) -> str:
+    """How far a recording can be trusted: ``complete``, ``warning``, ``incomplete`` or ``damaged``. It may be
+    ``doubtful`` for reasons that are not in this trace."""
     status = trace.recovery.status
     if status == "damaged":
         return "damaged"
@@ -37,7 +38,7 @@ def health(trace: Trace) -> str:
     worst = max((notice.severity for notice in trace.notices), default=0)
     worst = max(worst, int(trace.recovery.severity))
     running = bool((trace.requests.end_reason == EndReason.RUNNING).any())
-    return "warning" if worst >= Severity.WARNING or status == "ring" or running else "complete"
+    return "warning" if worst >= Severity.WARNING or status == "ring" or running or doubtful else "complete"
 
 
 def request_label(trace: Trace, request: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cbtrace.site.analysis.catalogue import GROUPS, Metric
+from cbtrace.site.analysis.catalogue import GROUPS, RANK_METRICS, Metric, MetricGroup
 from cbtrace.site.pages.chrome import Chrome
 from cbtrace.site.words import Words
 
@@ -60,7 +60,7 @@ def metrics_page(chrome: Chrome) -> str:
     words = chrome.words
     groups = [
         DefinitionGroup(group.id, words(f"group.{group.id}"), [_definition(m, words) for m in group.metrics])
-        for group in GROUPS
+        for group in (*GROUPS, MetricGroup("ranks", RANK_METRICS))
     ]
     terms = [Term(term, words(f"term.{term}.label"), words(f"term.{term}.text")) for term in TERMS]
     return chrome.page("metrics.html", "metrics", groups=groups, terms=terms)

@@ -25,6 +25,7 @@ from cbtrace.site.pages.goodput_section import GoodputSection, goodput_section
 from cbtrace.site.pages.headline import Card, LatencyRow, cards, latency_note, latency_rows
 from cbtrace.site.pages.kv_section import KvSection, kv_section
 from cbtrace.site.pages.labels import health, run_name
+from cbtrace.site.pages.rank_section import RankSection
 from cbtrace.site.pages.run_sections import (
     AdmissionSection,
     EventSection,
@@ -54,6 +55,7 @@ SECTIONS = (
     "admission",
     "kv",
     "memory",
+    "ranks",
     "events",
     "settings",
     "recording",
@@ -98,6 +100,8 @@ class RunView:
     limits: list[LimitRow]
     kv: KvSection
     memory: MemorySection
+    ranks: RankSection | None
+    """Of a run over several ranks."""
     events: EventSection
     settings: list[SettingRow]
     conditions: list[Fact]
@@ -113,7 +117,15 @@ def time_origin(trace: Trace) -> int:
     return int(trace.steps.start_ns[0])
 
 
-def run_view(trace: Trace, summary: RunSummary, cuts: Cuts, slug: str, timeline: TimelineData, words: Words) -> RunView:
+def run_view(
+    trace: Trace,
+    summary: RunSummary,
+    cuts: Cuts,
+    slug: str,
+    timeline: TimelineData,
+    ranks: RankSection | None,
+    words: Words,
+) -> RunView:
     """Choose the analysis that the page shows."""
     origin = time_origin(trace)
     evidence = Evidence(trace, summary, cuts, origin)
@@ -123,9 +135,9 @@ def run_view(trace: Trace, summary: RunSummary, cuts: Cuts, slug: str, timeline:
         name=run_name(trace, summary),
         tags=sorted(summary.tags.items()),
         predicted=summary.predicted,
-        health=health(trace),
+        health=health(trace, doubtful=ranks is not None and ranks.doubtful),
         facts=_facts(trace, summary, words),
-        banners=banners(trace, summary, words),
+        banners=banners(trace, summary, ranks.findings if ranks else [], words),
         cards=cards(summary, words),
         latency=latency_rows(summary, words),
         latency_note=latency_note(summary, words),
@@ -141,6 +153,7 @@ def run_view(trace: Trace, summary: RunSummary, cuts: Cuts, slug: str, timeline:
         limits=limit_rows(evidence, words),
         kv=kv_section(trace, summary.kv, timeline.groups, words),
         memory=memory_section(trace, words),
+        ranks=ranks,
         events=event_section(trace, origin, words),
         settings=[
             SettingRow(setting.name, setting.requested, setting.resolved, setting.overruled)
@@ -196,7 +209,7 @@ def run_page(chrome: Chrome, view: RunView, data_script: str, data_key: str) -> 
         "run",
         root="../../",
         run=view,
-        sections=SECTIONS,
+        sections=[section for section in SECTIONS if section != "ranks" or view.ranks],
         pieces=PIECES,
         states=STATES,
         data_script=data_script,

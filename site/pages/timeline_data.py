@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -70,8 +70,10 @@ def timeline_data(trace: Trace, origin_ns: int, words: Words) -> TimelineData:
     return TimelineData(overview, rows, sizes, made, len(drawn.time_ns), groups)
 
 
-def timeline_parts(trace: Trace, timeline: TimelineData, origin_ns: int) -> Iterator[tuple[str, dict[str, Packed]]]:
-    """The files of all finer levels, in order: the kind of each, and its data."""
+def timeline_parts(
+    trace: Trace, timeline: TimelineData, origin_ns: int, more: Mapping[str, Ints]
+) -> Iterator[tuple[str, dict[str, Packed]]]:
+    """The files of all finer levels, in order: the kind of each, and its data. Single steps have ``more`` columns."""
     for k in timeline.buckets[1:-1]:
         rows = timeline_rows(trace.steps, k)
         columns = _all_columns(trace, rows, timeline.groups, origin_ns)
@@ -80,8 +82,8 @@ def timeline_parts(trace: Trace, timeline: TimelineData, origin_ns: int) -> Iter
             table = packed_table(columns, slice(start, start + ROWS_A_FILE))
             yield _kind(k), {"rows": table, "marks": _marks(at, origin_ns, start)}
     at = point_marks(timeline.marks, trace.steps.start_ns)
-    groups = _group_columns(timeline.groups)
-    for number, part in enumerate(step_parts(trace, origin_ns, ROWS_A_FILE, groups)):
+    more = _group_columns(timeline.groups) | dict(more)
+    for number, part in enumerate(step_parts(trace, origin_ns, ROWS_A_FILE, more)):
         yield STEPS, part | {"marks": _marks(at, origin_ns, number * ROWS_A_FILE)}
 
 

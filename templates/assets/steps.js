@@ -81,6 +81,8 @@
       text("kv", { used: bytes(of.kv_used), cached: bytes(of.kv_cached), free: bytes(of.kv_free), read: number(of.kv_read) }),
     ];
     if (of.gpu_us >= 0) said.push(text("gpu", { gpu: number(of.gpu_us / 1e3) }));
+    if (of.rank_slowest >= 0) said.push(text("slowest_rank", { rank: of.rank_slowest, lag: number(of.rank_lag_us / 1e3) }));
+    if (of.rank_gpu_spread_us >= 0) said.push(text("rank_gpu", { spread: number(of.rank_gpu_spread_us / 1e3) }));
     if (of.kv_padding < 0) said.push(text("padded_fast", { queries: number(queries) }));
     else said.push(text("padded", { queries: number(queries), kv: number(of.kv_read + of.kv_padding) }));
     if (of.flags & CAPTURED) said.push(text("captured"));
