@@ -312,8 +312,9 @@ def _first_interval(
     at = rows.step_row[first]
     start, end = np.maximum(admitted, costs.start_ns[at]), costs.end_ns[at]
     pieces = np.zeros((len(first), len(PIECES)), dtype=np.int64)
+    spent = clock.amounts(start, end)
     for phase, name in ((Phase.HOST, "host"), (Phase.CAPTURE, "capture"), (Phase.COPY, "copy"), (Phase.IDLE, "idle")):
-        pieces[:, COLUMN[name]] = clock.amount(phase, start, end)
+        pieces[:, COLUMN[name]] = spent[phase]
     rest = end - start - pieces.sum(axis=1)
     pieces[np.arange(len(first)), rows.kind[first]] += rest
     lost = ~costs.known[at]

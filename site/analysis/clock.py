@@ -15,8 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cbtrace.traces.columns import Events, Ints, Steps
+from cbtrace.traces.columns import Bools, Events, Ints, Steps
 from cbtrace.traces.schema import EventKind
+
+_NEVER = np.iinfo(np.int64).max
 
 
 class Phase(enum.IntEnum):
@@ -32,60 +34,84 @@ class Phase(enum.IntEnum):
 
 
 @dataclass(frozen=True)
-class PhaseClock:
-    """A step function of time: between ``edges[i]`` and ``edges[i + 1]`` the engine is in ``phase[i]``; idle beyond."""
+class _Spans:
+    """Disjoint spans of time, in order."""
 
-    edges: Ints
-    phase: Ints
+    start: Ints
+    width: Ints
     passed: Ints
-    """Shape (phases, edges): nanoseconds of each phase before each edge."""
+    """Nanoseconds in the spans before each."""
+
+    @classmethod
+    def of(cls, start: Ints, width: Ints) -> _Spans:
+        return cls(start, width, np.cumsum(width) - width)
+
+    def before(self, at_ns: Ints) -> Ints:
+        """Nanoseconds in the spans before each instant."""
+        if not len(self.start):
+            return np.zeros_like(at_ns)
+        row = np.searchsorted(self.start, at_ns, side="right") - 1
+        inside = np.maximum(row, 0)
+        since = np.minimum(at_ns - self.start[inside], self.width[inside])
+        found: Ints = np.where(row < 0, 0, self.passed[inside] + since)
+        return found
+
+    def amount(self, start_ns: Ints, end_ns: Ints) -> Ints:
+        """Nanoseconds in the spans from each instant to another; none where that is earlier."""
+        return self.before(np.maximum(start_ns, end_ns)) - self.before(start_ns)
+
+
+@dataclass(frozen=True)
+class PhaseClock:
+    """When the engine was in which phase; it is idle where it is in none."""
+
+    spans: dict[Phase, _Spans]
 
     def amount(self, phase: Phase, start_ns: Ints, end_ns: Ints) -> Ints:
         """Nanoseconds of ``phase`` in each span; spans are arrays of one shape, and an empty one has none."""
-        end_ns = np.maximum(start_ns, end_ns)
         if phase == Phase.IDLE:
-            busy: Ints = sum(
-                (self.amount(other, start_ns, end_ns) for other in Phase if other != Phase.IDLE),
-                start=np.zeros_like(start_ns),
-            )
-            return end_ns - start_ns - busy
-        return self._before(phase, end_ns) - self._before(phase, start_ns)
+            return self.amounts(start_ns, end_ns)[phase]
+        return self.spans[phase].amount(start_ns, end_ns)
 
-    def _before(self, phase: Phase, at_ns: Ints) -> Ints:
-        """Nanoseconds of ``phase`` before each instant."""
-        if not len(self.edges):
-            return np.zeros_like(at_ns)
-        segment = np.searchsorted(self.edges, at_ns, side="right") - 1
-        inside = np.maximum(segment, 0)
-        since = np.where(self.phase[inside] == phase, at_ns - self.edges[inside], 0)
-        found: Ints = np.where(segment < 0, 0, self.passed[phase, inside] + since)
+    def amounts(self, start_ns: Ints, end_ns: Ints) -> dict[Phase, Ints]:
+        """Nanoseconds of every phase in each span, which they add up to."""
+        found = {phase: spans.amount(start_ns, end_ns) for phase, spans in self.spans.items()}
+        found[Phase.IDLE] = np.maximum(end_ns - start_ns, 0)
+        for phase in self.spans:
+            found[Phase.IDLE] -= found[phase]
         return found
 
 
 def phase_clock(steps: Steps, events: Events) -> PhaseClock:
     """The clock of a run, from the instants of its steps and the durations of its events."""
-    spans = [
-        (Phase.CAPTURE, *_captures(events)),
-        (Phase.COPY, *_copies(steps, events)),
-        (Phase.DEVICE, *_device(steps)),
-        (Phase.HOST, steps.start_ns, steps.prepared_ns),
-        (Phase.HOST, steps.ready_ns, steps.done_ns),
-        (Phase.COMPUTE, steps.prepared_ns, steps.ready_ns),
-        (Phase.WARM_UP, *_warm_ups(events)),
-    ]
-    edges = np.unique(np.concatenate([at for _, start, end in spans for at in (start, end)]))
-    open_spans = np.zeros((len(Phase), len(edges) + 1), dtype=np.int64)
-    for phase, start, end in spans:
-        sound = start < end
-        np.add.at(open_spans[phase], np.searchsorted(edges, start[sound]), 1)
-        np.add.at(open_spans[phase], np.searchsorted(edges, end[sound]), -1)
-    holds = np.cumsum(open_spans[:, :-1], axis=1) > 0
-    holds[Phase.IDLE] = True
-    phase_of = np.argmax(holds, axis=0).astype(np.int64)
+    held = {
+        Phase.CAPTURE: [_captures(events)],
+        Phase.COPY: [_copies(steps, events)],
+        Phase.DEVICE: [_device(steps)],
+        Phase.HOST: [(steps.start_ns, steps.prepared_ns), (steps.ready_ns, steps.done_ns)],
+        Phase.COMPUTE: [(steps.prepared_ns, steps.ready_ns)],
+        Phase.WARM_UP: [_warm_ups(events)],
+    }
+    # Sorted in place and not by numpy.unique, which takes many times as long for millions of values.
+    edges = np.sort(np.concatenate([at for spans in held.values() for span in spans for at in span]), kind="stable")
+    edges = edges[np.diff(edges, prepend=edges[:1] - 1) != 0]
+    phase_of = np.full(len(edges), Phase.IDLE, dtype=np.int8)
+    for phase in sorted(held, reverse=True):  # the first of those that hold is written last
+        phase_of[_holding(edges, held[phase])] = phase
     width = np.diff(edges, append=edges[-1:])
-    amounts = np.where(phase_of == np.arange(len(Phase))[:, None], width, 0)
-    passed = np.concatenate([np.zeros((len(Phase), 1), dtype=np.int64), np.cumsum(amounts, axis=1)[:, :-1]], axis=1)
-    return PhaseClock(edges, phase_of, passed[:, : len(edges)])
+    rows = {phase: np.flatnonzero(phase_of == phase) for phase in held}
+    return PhaseClock({phase: _Spans.of(edges[at], width[at]) for phase, at in rows.items()})
+
+
+def _holding(edges: Ints, spans: list[tuple[Ints, Ints]]) -> Bools:
+    """After which edges one of the spans is open."""
+    opened = np.zeros(len(edges) + 1, dtype=np.int32)
+    for start, end in spans:
+        sound = start < end
+        for at, change in ((start, 1), (end, -1)):
+            np.add.at(opened, np.searchsorted(edges, at[sound]), np.int32(change))
+    found: Bools = np.cumsum(opened[:-1], dtype=np.int32) > 0
+    return found
 
 
 def _device(steps: Steps) -> tuple[Ints, Ints]:
@@ -123,28 +149,18 @@ class AdmissionClock:
 
     decided_ns: Ints
     """Instants of the scheduler's decisions, in order."""
-    reason: Ints
-    passed: Ints
-    """Shape (reasons, decisions): nanoseconds under each reason before each decision."""
+    spans: list[_Spans]
+    """By reason: the time under decisions with it."""
 
     def next_decision(self, at_ns: Ints) -> Ints:
         """The first decision at or after each instant; far beyond any time where there is none."""
-        padded = np.append(self.decided_ns, np.iinfo(np.int64).max)
+        padded = np.append(self.decided_ns, _NEVER)
         found: Ints = padded[np.searchsorted(self.decided_ns, at_ns)]
         return found
 
     def amount(self, reason: int, start_ns: Ints, end_ns: Ints) -> Ints:
         """Nanoseconds of each span in which the last decision had ``reason``."""
-        return self._before(reason, np.maximum(start_ns, end_ns)) - self._before(reason, start_ns)
-
-    def _before(self, reason: int, at_ns: Ints) -> Ints:
-        if not len(self.decided_ns):
-            return np.zeros_like(at_ns)
-        row = np.searchsorted(self.decided_ns, at_ns, side="right") - 1
-        inside = np.maximum(row, 0)
-        since = np.where(self.reason[inside] == reason, at_ns - self.decided_ns[inside], 0)
-        found: Ints = np.where(row < 0, 0, self.passed[reason, inside] + since)
-        return found
+        return self.spans[reason].amount(start_ns, end_ns)
 
 
 def admission_clock(steps: Steps, reasons: int) -> AdmissionClock:
@@ -152,7 +168,6 @@ def admission_clock(steps: Steps, reasons: int) -> AdmissionClock:
     order = np.argsort(steps.scheduled_ns, kind="stable")
     decided = steps.scheduled_ns[order]
     reason = np.where((steps.stop < 0) | (steps.stop >= reasons), reasons - 1, steps.stop)[order]
-    width = np.diff(decided, append=decided[-1:])
-    amounts = np.where(reason == np.arange(reasons)[:, None], width, 0)
-    passed = np.cumsum(amounts, axis=1) - amounts
-    return AdmissionClock(decided, reason, passed)
+    width = np.append(np.diff(decided), _NEVER)[: len(decided)]  # the last decision holds for ever
+    rows = [np.flatnonzero(reason == one) for one in range(reasons)]
+    return AdmissionClock(decided, [_Spans.of(decided[at], width[at]) for at in rows])

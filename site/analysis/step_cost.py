@@ -47,9 +47,8 @@ def step_costs(steps: Steps, clock: PhaseClock) -> StepCosts:
     start = np.concatenate([steps.start_ns[:1], end[:-1]])
     known = np.ones(len(end), dtype=bool)
     known[1:] = np.diff(steps.index) == 1
-    host, capture, copy, idle = (
-        clock.amount(phase, start, end) for phase in (Phase.HOST, Phase.CAPTURE, Phase.COPY, Phase.IDLE)
-    )
+    spent = clock.amounts(start, end)
+    host, capture, copy, idle = (spent[phase] for phase in (Phase.HOST, Phase.CAPTURE, Phase.COPY, Phase.IDLE))
     compute = end - start - host - capture - copy - idle
     mixed = (steps.prefill_tokens + steps.recompute_tokens) > 0
     plain = ~mixed & known & (capture == 0) & (steps.decode_tokens > 0)
