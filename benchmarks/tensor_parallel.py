@@ -29,7 +29,9 @@ from typing import Any
 
 import numpy as np
 
+from cbtrace.site.analysis.ranks import analyze_ranks
 from cbtrace.traces import Trace, open_trace
+from cbtrace.traces.rank_groups import rank_groups, rank_of_trace
 
 MAX_TRACE_BYTES = 150_000
 CASES: dict[str, dict[str, Any]] = {
@@ -251,21 +253,30 @@ def check_times(table: Table, case: str, traces: list[Trace]) -> None:
         table.say("    ", f"{case}: SM clock MHz by rank (median)", clocks)
     table.say("    ", f"{case}: step ms p50 by rank", [_ms(np.median(np.diff(t.steps.ready_ns))) for t in traces])
     if len(traces) > 1:
-        check_order(table, case, traces)
+        check_join(table, case, traces)
 
 
-def check_order(table: Table, case: str, traces: list[Trace]) -> None:
-    """The ranks of a host share its monotonic clock: no rank has a step's results before another one begins it."""
-    began = np.stack([trace.steps.start_ns + trace.header.mono_ns for trace in traces])
-    launching = np.stack([trace.steps.prepared_ns + trace.header.mono_ns for trace in traces])
-    ready = np.stack([trace.steps.ready_ns + trace.header.mono_ns for trace in traces])
+def check_join(table: Table, case: str, traces: list[Trace]) -> None:
+    """The traces are found together and joined on the host's one clock; who is late is told."""
+    groups = rank_groups(filter(None, map(rank_of_trace, traces)))
+    together = [len(group.files) for group in groups] == [len(traces)] and not groups[0].findings()
+    table.check(f"{case}: the ranks are one run", together, [file.split_over for file in groups[0].files])
+    found = analyze_ranks(traces)
+    said = [finding.meaning for finding in found.join.findings]
+    table.check(f"{case}: joined on one clock, without a remark", found.join.one_clock and not said, said)
+    began, ready = found.join.of_all("start_ns"), found.join.of_all("ready_ns")
     table.check(f"{case}: every step overlaps on all ranks", bool((began.max(axis=0) <= ready.min(axis=0)).all()))
-    last = np.bincount(launching.argmax(axis=0), minlength=len(traces)) / launching.shape[1]
-    lag = launching.max(axis=0) - launching.min(axis=0)
-    table.say("    ", f"{case}: last to launch, share of steps by rank", [round(float(share), 3) for share in last])
-    table.say("    ", f"{case}: lag to the last ms, p50 and sum", (_ms(np.median(lag)), _ms(lag.sum())))
+    waits = found.waits or []
+    last = [round(wait.slowest / found.compared, 3) for wait in waits]
+    table.say("    ", f"{case}: last to launch, share of steps by rank", last)
+    table.say("    ", f"{case}: lag ms, p50 and sum", (_ms(np.median(found.lag_ns)), _ms(found.lag_ns.sum())))
+    table.say("    ", f"{case}: lags and meetings, share of step time", round(found.skew_share or 0.0, 4))
+    for name in ("meeting_ns", "launch_ns", "gpu_beyond_ns"):
+        amounts = [getattr(wait, name) for wait in waits]
+        shown = ["unknown" if amount is None else _ms(amount) for amount in amounts]
+        table.say("    ", f"{case}: {name.removesuffix('_ns')} ms by rank", shown)
     if case == "busy":
-        table.check("busy: the busy rank is the last in most steps", last[1] > 0.5, round(float(last[1]), 3))
+        table.check("busy: the busy rank is the last in most steps", last[1:2] > [0.5], last)
 
 
 def _ms(ns: Any) -> float:
