@@ -11,6 +11,10 @@ from cbtrace.traces.errors import UsageError
 if TYPE_CHECKING:
     from cbtrace.commands.whatif_study import Study
     from cbtrace.traces.experiment import Experiment
+    from cbtrace.traces.predictions import PredictedSetting, Predictions
+
+_OF_THE_MODEL = ("base_run_id", "learned_from", "own", "errors", "tool_version")
+"""Fields that are equal when two predictions are of one model of time."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,8 @@ def _traces(experiment: Experiment, folder: Path) -> dict[str, Path]:
 def write_study(found: Study, source: ExperimentSource) -> Path:
     """Write what was predicted for the experiment's page; return the file.
 
+    Settings that were predicted before from the same recordings stay in it.
+
     Raises:
         CbtraceError: it cannot be written.
     """
@@ -67,7 +73,13 @@ def write_study(found: Study, source: ExperimentSource) -> Path:
 
     from cbtrace.commands.output_file import writing
     from cbtrace.commands.whatif_study import doubts_told
-    from cbtrace.traces.predictions import PREDICTIONS_FILE, PredictedSetting, Predictions, Values, write_predictions
+    from cbtrace.traces.predictions import (
+        PREDICTIONS_FILE,
+        PredictedSetting,
+        Predictions,
+        Values,
+        write_predictions,
+    )
 
     ids = {path: run for run, path in source.traces.items()}
     settings = [
@@ -89,5 +101,20 @@ def write_study(found: Study, source: ExperimentSource) -> Path:
         settings=settings,
         tool_version=version("cbtrace"),
     )
+    predictions.settings += _kept(predictions, source.folder)
     with writing(source.folder / PREDICTIONS_FILE):
         return write_predictions(predictions, source.folder)
+
+
+def _kept(new: Predictions, folder: Path) -> list[PredictedSetting]:
+    """Of the settings in the folder, those that the same model predicted and that are not predicted anew."""
+    from cbtrace.traces.predictions import PredictionsError, read_predictions
+
+    try:
+        old = read_predictions(folder)
+    except PredictionsError:
+        return []
+    if old is None or any(getattr(old, name) != getattr(new, name) for name in _OF_THE_MODEL):
+        return []
+    anew = [setting.changes for setting in new.settings]
+    return [setting for setting in old.settings if setting.changes not in anew]

@@ -24,6 +24,7 @@ from cbtrace.site.plain_text import distinct
 from cbtrace.site.render import data_script
 from cbtrace.site.run_files import RunRecord
 from cbtrace.traces.experiment import EXPERIMENT_FILE, Experiment, ExperimentError, read_experiment
+from cbtrace.traces.predictions import PREDICTIONS_FILE, Predictions, PredictionsError, read_predictions
 
 LONGEST = 300
 """Characters of a name or a text that are shown."""
@@ -36,6 +37,9 @@ class FoundExperiment:
     experiment: Experiment
     traces: dict[str, Path]
     """By the id of the run, those of its traces that the site shows."""
+    predictions: Predictions | None = None
+    unread_predictions: str = ""
+    """Why there are none although a file of them is there."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,13 @@ def _find(folder: Path, known: Mapping[Path, Path]) -> FoundExperiment | UnreadE
         return None
     traces = {run.id: (folder / run.trace).resolve() for run in experiment.runs if run.trace}
     ours = {run: known[path] for run, path in traces.items() if path in known}
-    return FoundExperiment(experiment, ours) if ours else None
+    if not ours:
+        return None
+    try:
+        return FoundExperiment(experiment, ours, read_predictions(folder))
+    except PredictionsError as error:
+        path = folder / PREDICTIONS_FILE
+        return FoundExperiment(experiment, ours, None, str(error).replace(str(path), f"{folder.name}/{path.name}"))
 
 
 def experiment_files(
@@ -79,7 +89,7 @@ def experiment_files(
     traced = {
         distinct(run, LONGEST): TracedRun(it.slug, it.summary, it.conditions, it.tokens) for run, it in shown.items()
     }
-    runs = join(_seen(found.experiment), traced)
+    runs = join(_seen(found.experiment), traced, _seen_predictions(found.predictions), found.unread_predictions)
     judged = verdicts(runs)
     results = stage_results(runs, judged)
     slug = _slug(found.experiment.name, taken)
@@ -104,6 +114,10 @@ def experiment_files(
 def _seen(experiment: Experiment) -> Experiment:
     """The experiment with every text as a reader can see it, of bounded length; equal texts stay equal."""
     return msgspec.convert(_plain(msgspec.to_builtins(experiment)), Experiment)
+
+
+def _seen_predictions(predictions: Predictions | None) -> Predictions | None:
+    return None if predictions is None else msgspec.convert(_plain(msgspec.to_builtins(predictions)), Predictions)
 
 
 def _plain(data: Any) -> Any:

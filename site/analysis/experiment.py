@@ -16,6 +16,7 @@ from cbtrace.site.analysis.run_values import RUN_VALUES
 from cbtrace.site.analysis.summary import RunSummary
 from cbtrace.traces.columns import Steps
 from cbtrace.traces.experiment import Experiment, RunEntry, VariantEntry
+from cbtrace.traces.predictions import Predictions
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,10 @@ class ExperimentRuns:
 
     experiment: Experiment
     variants: list[Variant]
+    predictions: Predictions | None = None
+    """Of settings that nobody ran. They are no runs."""
+    unread_predictions: str = ""
+    """Why there are none although a file of them is there; a sentence."""
 
     @cached_property
     def _by_name(self) -> dict[str, Variant]:
@@ -176,7 +181,12 @@ def same_workload(one: Variant, other: Variant) -> bool:
     return one.entry.workload == other.entry.workload
 
 
-def join(experiment: Experiment, traced: Mapping[str, TracedRun]) -> ExperimentRuns:
+def join(
+    experiment: Experiment,
+    traced: Mapping[str, TracedRun],
+    predictions: Predictions | None = None,
+    unread_predictions: str = "",
+) -> ExperimentRuns:
     """Put an experiment and its traces together; ``traced`` by the id of the run.
 
     Runs of a variant that the file does not list are left out: the file was not written by cbtrace.
@@ -185,7 +195,8 @@ def join(experiment: Experiment, traced: Mapping[str, TracedRun]) -> ExperimentR
     for entry in experiment.runs:
         if entry.variant in runs:
             runs[entry.variant].append(ExperimentRun(entry, traced.get(entry.id)))
-    return ExperimentRuns(experiment, [Variant(entry, runs[entry.name]) for entry in experiment.variants])
+    variants = [Variant(entry, runs[entry.name]) for entry in experiment.variants]
+    return ExperimentRuns(experiment, variants, predictions, unread_predictions)
 
 
 def planned_text(value: Any) -> str:

@@ -22,13 +22,14 @@ from cbtrace.site.pages.experiment_correctness import (
     batching_tables,
     correctness_section,
 )
+from cbtrace.site.pages.experiment_predictions import ForecastSection, forecast_answer, forecast_section
 from cbtrace.site.pages.experiment_runs import Fact, RunRow, experiment_banners, plan_facts, run_rows
 from cbtrace.site.pages.experiment_stages import StageSection, stage_sections
 from cbtrace.site.pages.experiment_steps import StepRow, step_row
 from cbtrace.site.pages.experiment_verdicts import ValueColumn, VerdictRow, value_columns, verdict_rows
 from cbtrace.site.words import Words
 
-SECTIONS = ("verdicts", "next", "front", "stages", "correctness", "batching", "all_runs", "plan")
+SECTIONS = ("verdicts", "next", "predicted", "front", "stages", "correctness", "batching", "all_runs", "plan")
 WORDS_OF_VERDICTS = ("adopt", "do_not_adopt", "cannot_tell")
 
 
@@ -66,6 +67,7 @@ class ExperimentView:
     memory_note: str
     """What peak memory is read of; empty when that is not known."""
     steps: list[StepRow]
+    predicted: ForecastSection
     front: list[FrontRow]
     front_columns: list[ValueColumn]
     stages: list[StageSection]
@@ -94,6 +96,7 @@ def experiment_view(
         verdicts=verdict_rows(runs, verdicts, words),
         memory_note=_memory_note(runs, words),
         steps=steps,
+        predicted=forecast_section(runs, words),
         front=_front_rows(runs),
         front_columns=value_columns((THROUGHPUT, *LATENCIES), words),
         stages=stage_sections(runs, results, words),
@@ -122,6 +125,8 @@ def _answers(
         more = words("experiment.answer.more", count=len(names) - 8) if len(names) > 8 else ""
         lines.append((word, f"{shown} {more}".strip(), "verdicts"))
     lines.append(("next", steps[0].text if steps else words("experiment.next.nothing"), "next"))
+    if predicted := forecast_answer(runs, words):
+        lines.append(("predicted", predicted, "predicted"))
     if not latency_limits(slos_of(runs.experiment)):
         lines.append(("slos", words("experiment.next.no_slos"), "plan"))
     return [Answer(words(f"experiment.question.{name}"), text, place) for name, text, place in lines]

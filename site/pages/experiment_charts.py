@@ -18,6 +18,7 @@ from cbtrace.site.analysis.noise import LEVEL
 from cbtrace.site.analysis.run_values import RUN_VALUES
 from cbtrace.site.analysis.student import student_quantile
 from cbtrace.site.pages.experiment_effects import value_label
+from cbtrace.site.pages.experiment_predictions import front_forecasts, value_labels, variable_forecasts
 from cbtrace.site.pages.experiment_stages import failure_text
 from cbtrace.site.words import Words
 
@@ -35,9 +36,10 @@ def chart_data(runs: ExperimentRuns, results: Sequence[StageResult], words: Word
         "metrics": [_metric(key, words) for key in used],
         "groups": [{"id": group.id, "label": words(f"group.{group.id}")} for group in GROUPS],
         "limits": {slo.metric: slo.limit for slo in slos_of(runs.experiment) if slo.metric != FAILURES},
-        "variables": [_variable(found, used, words) for found in drawn],
+        "variables": [_variable(runs, found, used, words) for found in drawn],
         "latencies": list(LATENCIES),
         "fronts": {key: [_front_row(point) for point in frontier(runs, key)] for key in LATENCIES},
+        "forecasts": {key: front_forecasts(runs, key) for key in LATENCIES},
         "numbers": {variant.name: number for number, variant in enumerate(runs.variants, 1)},
         "words": {key.removeprefix("experiment.js."): text for key, text in words.starting("experiment.js.").items()},
     }
@@ -53,10 +55,14 @@ def _metric(key: str, words: Words) -> dict[str, Any]:
     return {"key": key, "label": value_label(key, words), "unit": metric.unit, "group": group}
 
 
-def _variable(found: VariableResult, keys: Sequence[str], words: Words) -> dict[str, Any]:
-    """Points by value: the runs' values in the order of ``metrics``, intervals of means, and failures."""
+def _variable(runs: ExperimentRuns, found: VariableResult, keys: Sequence[str], words: Words) -> dict[str, Any]:
+    """Points by value: the runs' values in the order of ``metrics``, intervals of means, failures; and predictions."""
+    predicted = variable_forecasts(runs, found.variable, keys)
+    labels = [point.point.value or point.point.variant.name for point in found.points]
     return {
         "name": found.variable.name,
+        "labels": value_labels(labels, [it["label"] for it in predicted]),
+        "forecasts": predicted,
         "points": [
             {
                 "label": point.point.value or point.point.variant.name,

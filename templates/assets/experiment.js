@@ -34,12 +34,16 @@
     return values.length > 0 && limit <= 2 * Math.max(...values);
   }
 
-  function variableSpec(variable, key) {
+  const LETTER = 7; // pixels, with what stands between two labels
+
+  function variableSpec(place, variable, key) {
+    const crowded = LETTER * (variable.labels.join("").length + 2 * variable.labels.length) > place.clientWidth - PLOT.margins;
     return (whole) => {
       const spec = drawn(whole, variableData(variable, key));
       eachEncoding(spec, "x", (x) => {
-        x.scale = { domain: Array.from(new Set(variable.points.map((point) => point.label))) };
+        x.scale = { domain: variable.labels };
         x.axis.title = variable.name;
+        if (crowded) x.axis = { ...x.axis, labelAngle: -50 };
       });
       eachEncoding(spec, "y", (y) => {
         y.axis = { ...y.axis, ...axis(key) };
@@ -50,7 +54,7 @@
 
   function variableData(variable, key) {
     const at = index.get(key);
-    const sets = { runs: [], intervals: [], failures: [], limits: [] };
+    const sets = { runs: [], intervals: [], failures: [], limits: [], forecasts: [] };
     for (const point of variable.points) {
       for (const run of point.runs) {
         const kind = run.predicted ? "predicted" : point.start ? "start" : "run";
@@ -60,6 +64,10 @@
       if (interval) sets.intervals.push({ label: point.label, mean: interval[0], low: Math.max(0, interval[1]), high: interval[2] });
       const phases = new Set(point.failures.map((failure) => failure.phase));
       for (const phase of phases) sets.failures.push({ label: point.label, phase });
+    }
+    for (const { label, values, bands } of variable.forecasts) {
+      const [low, high] = bands[at] || [values[at], values[at]];
+      if (values[at] !== null) sets.forecasts.push({ label, value: values[at], low, high });
     }
     const limit = data.limits[key];
     if (limit !== undefined && fits(limit, sets.runs.map((run) => run.value))) sets.limits.push({ limit });
@@ -81,9 +89,9 @@
     return [cbtrace.fill(words.above, { limit })];
   }
 
-  function frontSpec(key) {
+  function frontSpec(place, key) {
     return (whole) => {
-      const spec = drawn(whole, frontData(key));
+      const spec = drawn(whole, frontData(place, key));
       eachEncoding(spec, "x", (x) => (x.axis = { ...x.axis, ...axis("throughput_generated_tps") }));
       const [low, high] = span(key);
       eachEncoding(spec, "y", (y) => {
@@ -100,23 +108,65 @@
 
   // The smallest and largest latency; [0, 0] where one is zero, which no logarithm has.
   function span(key) {
-    const values = data.fronts[key].flatMap((row) => row.runs.map((run) => run[latencies.indexOf(key) + 1])).filter((value) => value !== null);
+    const measured = data.fronts[key].flatMap((row) => row.runs.map((run) => run[latencies.indexOf(key) + 1]));
+    const values = [...measured, ...data.forecasts[key].map((row) => row.latency)].filter((value) => value !== null);
     const low = Math.min(...values);
     return low > 0 ? [low, Math.max(...values)] : [0, 0];
   }
 
-  function frontData(key) {
+  function frontData(place, key) {
     const rows = data.fronts[key];
     const [low, high] = span(key);
-    const floor = high > FAR * low ? low / 1.5 : 0;
+    const far = high > FAR * low;
+    const floor = far ? low / 1.5 : 0;
+    const ceiling = far ? high * 1.5 : Infinity;
+    const inside = (value) => Math.min(Math.max(value, floor), ceiling);
+    const points = rows.map((row) => ({ ...row, runs: null, number: String(data.numbers[row.variant]) }));
+    const forecasts = data.forecasts[key].map(({ number, worth, throughput, latency, ends }) => {
+      const [fewest, most] = ends;
+      return { number: worth ? number : "", throughput, latency, fewest, most, low: inside(ends[2]), high: inside(ends[3]) };
+    });
+    giveRoom([...points, ...forecasts], place, far ? [floor, ceiling] : null);
     const column = latencies.indexOf(key) + 1;
     const limit = data.limits[key];
     return {
-      points: rows.map((row) => ({ ...row, runs: null, number: data.numbers[row.variant] })),
+      points,
+      forecasts,
       runs: rows.flatMap((row) => row.runs.filter((run) => run[0] !== null && run[column] !== null).map((run) => ({ throughput: run[0], latency: run[column] }))),
       front: rows.filter((row) => row.front),
       box: limit !== undefined && fits(limit, rows.map((row) => row.latency)) ? [{ limit, floor }] : [],
     };
+  }
+
+  // Where labels of points may stand, the best first: right above, left above, right below, ..., farther off.
+  const SPOTS = [[8, -8, "left"], [-8, -8, "right"], [8, 15, "left"], [-8, 15, "right"], [0, -14, "center"], [0, 21, "center"],
+    [18, -20, "left"], [-18, -20, "right"], [18, 27, "left"], [-18, 27, "right"]];
+  const PLOT = { height: 320, margins: 80, line: 12, mark: 6 }; // pixels, as in the specification
+
+  // Gives each point the spot where its label covers least of the marks, and of the labels before it.
+  function giveRoom(points, place, logarithmic) {
+    const most = Math.max(...points.map((point) => point.most || point.throughput));
+    const highest = Math.max(...points.map((point) => point.high || point.latency));
+    const width = Math.max(200, place.clientWidth - PLOT.margins);
+    const share = (value) => (logarithmic ? Math.log(value / logarithmic[0]) / Math.log(logarithmic[1] / logarithmic[0]) : value / highest);
+    const at = points.map((point) => [(width * point.throughput) / most, PLOT.height * (1 - share(point.latency))]);
+    const taken = at.map(([x, y]) => [x - PLOT.mark, y - PLOT.mark, x + PLOT.mark, y + PLOT.mark]);
+    points.forEach((point, number) => {
+      const boxes = SPOTS.map(([dx, dy, align]) => {
+        const size = LETTER * point.number.length;
+        const left = at[number][0] + dx - (align === "right" ? size : align === "center" ? size / 2 : 0);
+        return [left, at[number][1] + dy - PLOT.line, left + size, at[number][1] + dy];
+      });
+      const covered = boxes.map((box) => taken.reduce((sum, other) => sum + overlap(box, other), 0));
+      const best = point.number ? covered.indexOf(Math.min(...covered)) : 0;
+      [point.dx, point.dy, point.align] = SPOTS[best];
+      if (point.number) taken.push(boxes[best]);
+    });
+  }
+
+  function overlap(one, other) {
+    const [wide, tall] = [0, 1].map((axis) => Math.min(one[axis + 2], other[axis + 2]) - Math.max(one[axis], other[axis]));
+    return wide > 0 && tall > 0 ? wide * tall : 0;
   }
 
   // Charts -------------------------------------------------------------------------------------------------------------
@@ -128,19 +178,19 @@
     charts = [];
     const front = document.querySelector("[data-chart=frontier]");
     const latency = frontSelect ? frontSelect.value : null;
-    if (front && latency) charts.push(cbtrace.draw(front, "frontier", () => frontData(latency), () => mark(front, latency), frontSpec(latency)));
-    if (front && latency) say(front, above(latency, frontData(latency).box).join(" "));
+    if (front && latency) charts.push(cbtrace.draw(front, "frontier", () => frontData(front, latency), () => mark(front, latency), frontSpec(front, latency)));
+    if (front && latency) say(front, above(latency, frontData(front, latency).box).join(" "));
     const key = metricSelect.value;
     for (const place of key ? document.querySelectorAll("[data-chart=variable]") : []) {
       const variable = data.variables[Number(place.dataset.variable)];
       const values = () => variableData(variable, key);
-      const { runs, failures } = values();
-      if (runs.length + failures.length === 0) {
+      const { runs, failures, forecasts } = values();
+      if (runs.length + failures.length + forecasts.length === 0) {
         place.replaceChildren();
         say(place, words.nothing);
         continue;
       }
-      charts.push(cbtrace.draw(place, "variable", values, () => mark(place, key), variableSpec(variable, key)));
+      charts.push(cbtrace.draw(place, "variable", values, () => mark(place, key), variableSpec(place, variable, key)));
       say(place, variableSaid(variable, key));
     }
   }
