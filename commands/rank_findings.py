@@ -85,5 +85,5 @@ declare(
     "rank-of-run",
     Severity.INFO,
     "A run over several tensor-parallel ranks writes a trace a rank; this is one of them.",
-    "Name all of them, or their folder, to `cbtrace build`: they become one run. Requests go by the clock of the first.",
+    "Name all of them, or their folder, to `cbtrace build`: they become one run, whose requests go by rank 0's clock.",
 )

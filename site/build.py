@@ -72,7 +72,8 @@ def build_site(
     (processes; with more than one, the program that calls must be safe to import). ``waiting`` is called when another
     build must come to its end first.
 
-    Ranks of one tensor-parallel run are one run, under the lowest of them. A damaged trace is shown under a banner. One that cannot be read has no page: it is in the report and on the index.
+    Ranks of one tensor-parallel run are one run, under the lowest of them. A damaged trace is shown under a banner. One
+    that cannot be read has no page: it is in the report and on the index.
     An experiment whose traces are among them (its ``experiment.json`` lies beside a trace or one folder above) has a
     page as well.
 

@@ -66,7 +66,7 @@ class RankJoin:
     @property
     def on_all(self) -> Bools:
         """Rows that every rank has."""
-        found: Bools = np.stack([steps.known for steps in self.ranks]).all(axis=0)
+        found: Bools = np.logical_and.reduce([steps.known for steps in self.ranks])
         return found
 
     def of_all(self, name: str) -> Ints:
