@@ -132,7 +132,10 @@ def timeline_section(
         title = words("timeline.title_kv", share=share, waiting=int(steps.waiting.max()))
     told = "timeline.reduction" if data.rows.bucket > 1 else "timeline.reduction_none"
     reduction = words(
-        told, steps=formats.number(count), rows=formats.number(len(data.rows.steps)), bucket=data.rows.bucket
+        told,
+        steps=formats.number(count),
+        rows=formats.number(len(data.rows.steps)),
+        bucket=formats.number(data.rows.bucket),
     )
     all_marks = len(data.marks.kind)
     if data.drawn < all_marks:

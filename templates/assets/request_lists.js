@@ -5,6 +5,7 @@
   const data = cbtrace.arrived.get(document.body.dataset.key);
   if (!data) return;
   const INSTANTS = ["visible", "admitted", "first_token", "last_token", "end"];
+  const AT_ONCE = 8; // files that are loaded beside one another
 
   // What all else goes by: orders over the whole run, spans of time of the files, and texts.
   let head = null;
@@ -84,28 +85,30 @@
     return begun <= 1e6 * to && (instant(table, "end", row) ?? Infinity) >= 1e6 * from;
   }
 
-  // Ordinals of the requests that are there in a window (in seconds; null: the whole run) and whose id has `find` in
-  // it, in an order. Only files whose span meets the window are loaded. `cut`: the order of a whole long run ends early.
+  // Ordinals of the requests that are there in a window (in seconds; null: the whole run), or, whatever the window, of
+  // those whose id has `find` in it, in an order. `cut`: the order of a whole long run ends early.
   async function choose(window_, find, sort) {
     await begin();
-    const files = cbtrace.table(head.files);
     if (!window_ && !find) {
       if (sort === "submit") return { ordinals: Array.from({ length: head.all }, (_, i) => i), cut: false };
       const ordinals = Array.from(cbtrace.table(head.orders)[sort]);
       return { ordinals, cut: ordinals.length < head.all };
     }
-    const meets = (number) => !window_ || (files.begin_us[number] <= 1e6 * window_[1] && files.end_us[number] >= 1e6 * window_[0]);
+    const fits = find ? (list, row) => list.id[row].toLowerCase().includes(find) : (list, row) => alive(list, row, window_);
     const found = [];
-    for (let number = 0; number < files.count; number += 1) {
-      if (!meets(number)) continue;
-      const list = await listOf(number);
-      for (let row = 0; row < list.id.length; row += 1) {
-        if (find && !list.id[row].toLowerCase().includes(find)) continue;
-        if (!window_ || alive(list, row, window_)) found.push([measures[sort](list, row), list.first + row]);
-      }
+    for await (const list of listsOf(find ? null : window_)) {
+      for (let row = 0; row < list.id.length; row += 1) if (fits(list, row)) found.push([measures[sort](list, row), list.first + row]);
     }
     found.sort((a, b) => b[0] - a[0] || a[1] - b[1]);
     return { ordinals: found.map(([, ordinal]) => ordinal), cut: false };
+  }
+
+  // The lists whose span of time meets a window, a few at a time.
+  async function* listsOf(window_) {
+    const files = cbtrace.table(head.files);
+    const meets = (number) => !window_ || (files.begin_us[number] <= 1e6 * window_[1] && files.end_us[number] >= 1e6 * window_[0]);
+    const numbers = Array.from({ length: files.count }, (_, i) => i).filter(meets);
+    for (let i = 0; i < numbers.length; i += AT_ONCE) yield* await Promise.all(numbers.slice(i, i + AT_ONCE).map(listOf));
   }
 
   cbtrace.requests = { begin, byOrdinal, details, choose };

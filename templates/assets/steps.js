@@ -123,7 +123,7 @@
       button(text("next"), () => cbtrace.setState({ step: step + 1 })),
       button(text("window"), () => around(steps, row)),
       close);
-    panel.replaceChildren(element("h3", {}, text("title", { step })), tools, facts(steps, row), phases(steps, row), members(rows, ids));
+    panel.replaceChildren(element("h3", {}, text("title", { step: number(step) })), tools, facts(steps, row), phases(steps, row), members(rows, ids));
     panel.setAttribute("data-step", String(step));
     if (focus) panel.focus({ preventScroll: false });
   }

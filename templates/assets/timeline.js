@@ -83,7 +83,7 @@
   }
 
   function tell() {
-    const bucket = shown.bucket === 1 ? words["timeline.js.each"] : cbtrace.fill(words["timeline.js.bucket"], { count: shown.bucket });
+    const bucket = shown.bucket === 1 ? words["timeline.js.each"] : cbtrace.fill(words["timeline.js.bucket"], { count: cbtrace.number(shown.bucket) });
     status.textContent = `${window_[0].toFixed(3)}\u2013${window_[1].toFixed(3)} s, ${bucket}`;
   }
 
