@@ -89,7 +89,7 @@ def test_a_stall_and_every_event_are_at_every_level(night: Night, monkeypatch: p
     small(monkeypatch)
     data = timeline_data.timeline_data(night.trace, 0, load_words())
     levels: dict[str, tuple[list[int], list[tuple[str, int]]]] = {}
-    parts = [("whole", data.overview), *timeline_data.timeline_parts(night.trace, data, 0)]
+    parts = [("whole", data.overview), *timeline_data.timeline_parts(night.trace, data, 0, {})]
     for kind, part in parts:
         durations, marks = levels.setdefault(kind, ([], []))
         rows, made = table(part.get("rows") or part["steps"]), table(part["marks"])
