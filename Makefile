@@ -12,14 +12,14 @@ JOBS ?= 2
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
-SOURCES := commands recorder site templates traces tests benchmarks
+SOURCES := cluster commands recorder site templates traces tests benchmarks
 # Two test workers on two cores would fight if each let torch use both.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS)
 
 OLDEST := 5.14.1
 BETWEEN := 5.17.0 5.20.2
 
-.PHONY: help demo test matrix lint format browser nginx clean
+.PHONY: help demo test matrix ray lint format browser nginx clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
@@ -28,11 +28,11 @@ help: ## Show this list.
 demo: .venv/record.stamp ## Record three small real runs on this machine and build a site from them (DEMO=folder).
 	@$(BIN)/cbtrace demo -o $(DEMO)
 
-test: .venv/dev.stamp .venv/transformers-$(OLDEST)/.stamp browser nginx ## Run all tests, on the newest and the oldest Transformers.
-	$(PYTEST)
+test: .venv/dev.stamp .venv/transformers-$(OLDEST)/.stamp browser nginx ## Run all tests but those of make ray, on the newest and the oldest Transformers.
+	$(PYTEST) -m 'not ray'
 	PYTHONPATH=.venv/transformers-$(OLDEST) $(PYTEST) -m engine
 
-matrix: .venv/dev.stamp $(patsubst %,.venv/transformers-%/.stamp,$(BETWEEN)) browser ## Run the engine tests on the supported Transformers that `make test` leaves out, and on a newer one if there is one.
+matrix: .venv/dev.stamp $(patsubst %,.venv/transformers-%/.stamp,$(BETWEEN)) browser ## Run the engine tests on the supported Transformers that `make test` leaves out, and on a newer one if there is one; and those of make ray.
 	@for version in $(BETWEEN); do \
 		echo "== Transformers $$version"; \
 		PYTHONPATH=.venv/transformers-$$version $(PYTEST) -m engine; \
@@ -47,6 +47,10 @@ matrix: .venv/dev.stamp $(patsubst %,.venv/transformers-%/.stamp,$(BETWEEN)) bro
 		$(MAKE) --no-print-directory .venv/transformers-$$newest/.stamp; \
 		PYTHONPATH=.venv/transformers-$$newest $(PYTEST) -m engine; \
 	fi
+	@$(MAKE) --no-print-directory ray
+
+ray: .venv/dev.stamp ## Run the tests that need a Ray cluster; they start their own, of several nodes on this machine.
+	$(PYTEST) --dist loadfile -m ray
 
 lint: .venv/dev.stamp ## Check style (ruff) and types (mypy --strict, on the installed package).
 	@$(BIN)/ruff check $(SOURCES)
@@ -98,7 +102,7 @@ clean: ## Remove the environment and everything built.
 
 .venv/dev.stamp: .venv/record.stamp
 	@echo 'Installing the tools for tests and checks into .venv.'
-	@$(PIP) install -c constraints/dev.txt -e '.[record,export,zstd,dev]'
+	@$(PIP) install -c constraints/dev.txt -e '.[record,export,ray,zstd,dev]'
 	@touch $@
 
 # Another Transformers beside the one in the environment: first on PYTHONPATH, it is the one that is imported. Old ones

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from cbtrace.recorder.experiments.plan_spec import Plan
-    from cbtrace.recorder.experiments.runner import Progress, Runner
-    from cbtrace.traces.experiment import Experiment, VariantEntry
+from cbtrace.commands.live_runs import LiveRuns, duration
+from cbtrace.commands.where import AddressOption, OnOption, ray_wanted
 
-_LINE = 79
-"""Characters of the line that says what is going on: one that wraps could not be replaced."""
+if TYPE_CHECKING:
+    from cbtrace.recorder.experiments.places import Place
+    from cbtrace.recorder.experiments.plan_spec import Plan
+    from cbtrace.recorder.experiments.runner import Runner
+    from cbtrace.recorder.experiments.storage_copy import StorageCopy
+    from cbtrace.traces.experiment import Experiment, VariantEntry
 
 
 def run(
@@ -44,6 +46,16 @@ def run(
             show_default=False,
         ),
     ] = None,
+    on: OnOption = "local",
+    address: AddressOption = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Keep the experiment there as well (s3://, gs://, a shared folder); take it up from there.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> int:
     """Run the experiment of a plan: each run in a process of its own, with a trace of its own.
 
@@ -56,6 +68,7 @@ def run(
       cbtrace run plan.toml -o experiment
       cbtrace run plan.toml -o experiment --retry-failed
       cbtrace run plan.toml -o experiment --max-time 9m
+      cbtrace run plan.toml -o experiment --on ray --storage s3://bucket/experiment
     """
     from cbtrace.commands.experiment_table import experiment_table
     from cbtrace.recorder.experiments.plan import read_plan
@@ -65,27 +78,50 @@ def run(
 
     read = read_plan(plan)
     max_time_s = parse_duration(max_time) if max_time is not None else None
+    on_ray = ray_wanted(on, address)
     if dry_run:
         _show(read, plan.parent, output)
         return 0
     if output is None:
         raise UsageError("Name the folder of the experiment with -o DIR, or look at the runs with --dry-run.")
-    runner = Runner(
-        read,
-        plan.parent,
-        output,
-        mix=mix,
-        retry_failed=retry_failed,
-        max_time_s=max_time_s,
-        on_progress=_tell,
-    )
-    try:
-        runner.run()
-    except KeyboardInterrupt:
-        typer.echo("\nInterrupted: what was recorded is readable, and the same command goes on from here.")
-        return 130
+    copy = _copy(storage) if storage is not None else None
+    with ExitStack() as stack:
+        runs = stack.enter_context(LiveRuns())
+        place = _on_cluster(stack, read, address, mix, runs) if on_ray else None
+        runner = Runner(
+            read,
+            plan.parent,
+            output,
+            mix=mix,
+            retry_failed=retry_failed,
+            max_time_s=max_time_s,
+            on_progress=runs.tell,
+            place=place,
+            copy=copy,
+        )
+        try:
+            runner.run()
+        except KeyboardInterrupt:
+            runs.note("Interrupted: what was recorded is readable, and the same command goes on from here.")
+            return 130
     experiment_table(runner.experiment, output)
     return _end(runner, output, max_time)
+
+
+def _copy(storage: str) -> StorageCopy:
+    from cbtrace.cluster.storage import Storage
+    from cbtrace.recorder.experiments.storage_copy import StorageCopy
+
+    return StorageCopy(Storage(storage))
+
+
+def _on_cluster(stack: ExitStack, plan: Plan, address: str | None, mix: bool, runs: LiveRuns) -> Place:
+    """The cluster to run on; this process is connected to it as long as the stack is open."""
+    from cbtrace.cluster.connection import connected
+    from cbtrace.recorder.experiments.ray_place import RayCluster
+
+    stack.enter_context(connected(address))
+    return RayCluster(plan, mix=mix, note=runs.note)
 
 
 def _end(runner: Runner, output: Path, max_time: str | None) -> int:
@@ -105,39 +141,6 @@ def _end(runner: Runner, output: Path, max_time: str | None) -> int:
     return 1 if failed == len(runs) else 0
 
 
-def _tell(progress: Progress) -> None:
-    entry = progress.run
-    if progress.news in ("begins", "goes on"):
-        _tell_at_hand(progress)
-        return
-    _clear_line()
-    what = {"failed": f"failed ({entry.failure}, {entry.phase})", "skipped": f"skipped: {entry.text}"}
-    left = f", about {_duration(progress.left_s)} left" if progress.left_s else ""
-    took = f" in {entry.seconds:.1f} s" if entry.seconds else ""
-    typer.echo(f"[{progress.number}/{progress.total}] {entry.id} {what.get(entry.status, entry.status)}{took}{left}")
-
-
-def _tell_at_hand(progress: Progress) -> None:
-    """Say on a terminal what the run under way is at, in a line that the next one replaces."""
-    if sys.stderr.isatty():
-        report = progress.report
-        at = "start" if report is None else report.phase
-        steps = f", {report.steps} steps, {report.pending} requests pending" if report and report.steps else ""
-        _clear_line()
-        sys.stderr.write(f"[{progress.number}/{progress.total}] {progress.run.id}: {at}{steps}"[:_LINE])
-        sys.stderr.flush()
-
-
-def _clear_line() -> None:
-    if sys.stderr.isatty():
-        sys.stderr.write("\r\x1b[K")
-        sys.stderr.flush()
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-
-
 def _show(plan: Plan, folder: Path, output: Path | None) -> None:
     from cbtrace.recorder.experiments.estimate import estimate
     from cbtrace.recorder.experiments.take_up import new_experiment, take_up
@@ -150,7 +153,7 @@ def _show(plan: Plan, folder: Path, output: Path | None) -> None:
     for line in _plan_lines(experiment):
         typer.echo(line)
     expected = estimate(experiment, _spans(plan, folder), plan.time_limits.run_s)
-    typer.echo(f"About {_duration(expected.seconds)} ({expected.basis}).")
+    typer.echo(f"About {duration(expected.seconds)} ({expected.basis}).")
 
 
 def _plan_lines(experiment: Experiment) -> Iterator[str]:

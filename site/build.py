@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from cbtrace.site.analysis.summary import RunSummary
@@ -14,7 +15,7 @@ from cbtrace.site.assets import site_assets, site_chrome
 from cbtrace.site.folder import STATE, OutputFolder
 from cbtrace.site.pages.chrome import Chrome
 from cbtrace.site.records import kept_record, maker_digest
-from cbtrace.site.run_builds import FailedRun, FinishedRun, RunTask, build_runs, run_tasks
+from cbtrace.site.run_builds import Builder, FailedRun, FinishedRun, RunTask, build_runs, run_tasks
 from cbtrace.site.run_files import SLUG_DIGITS, RunRecord, RunSource, digest_file
 from cbtrace.site.shared_pages import put_shared_pages
 from cbtrace.site.words import load_words
@@ -60,6 +61,7 @@ def build_site(
     title: str | None = None,
     language: str = "en",
     jobs: int = 1,
+    builder: Builder | None = None,
     fresh: bool = False,
     progress: Progress | None = None,
     waiting: Callable[[], None] | None = None,
@@ -69,8 +71,8 @@ def build_site(
     Runs are listed in the order of ``paths``; ``language`` is one of :data:`~cbtrace.site.words.LANGUAGES`, and a site
     without a ``title`` has that of its language. Runs that have not changed since an earlier build stay as they are,
     unless ``fresh``. The same traces give the same bytes, whatever was built before and with however many ``jobs``
-    (processes; with more than one, the program that calls must be safe to import). ``waiting`` is called when another
-    build must come to its end first.
+    (processes; with more than one, the program that calls must be safe to import). ``builder`` builds runs elsewhere
+    than in processes of this machine. ``waiting`` is called when another build must come to its end first.
 
     Ranks of one tensor-parallel run are one run, under the lowest of them. A damaged trace is shown under a banner. One
     that cannot be read has no page: it is in the report and on the index.
@@ -91,7 +93,8 @@ def build_site(
         folder.put(assets.files)
         tasks = run_tasks(sources(dict.fromkeys(paths)), maker_digest(chrome))
         kept = {} if fresh else _kept(folder, tasks)
-        built = _build(folder, chrome, [task for task in tasks if task not in kept], jobs, progress)
+        builder = builder or partial(build_runs, jobs=jobs)
+        built = _build(folder, chrome, [task for task in tasks if task not in kept], builder, progress)
         outcomes = {task: kept.get(task) or built[task] for task in tasks}
         runs = [(task, run) for task, run in outcomes.items() if isinstance(run, RunRecord)]
         failed = [run for run in outcomes.values() if isinstance(run, FailedRun)]
@@ -143,13 +146,13 @@ def _kept(folder: OutputFolder, tasks: Sequence[RunTask]) -> dict[RunTask, RunRe
 
 
 def _build(
-    folder: OutputFolder, chrome: Chrome, tasks: Sequence[RunTask], jobs: int, progress: Progress | None
+    folder: OutputFolder, chrome: Chrome, tasks: Sequence[RunTask], builder: Builder, progress: Progress | None
 ) -> dict[RunTask, RunRecord | FailedRun]:
     """Build runs, and put each in its place as soon as it is finished: a build that is ended can go on from there."""
     built: dict[RunTask, RunRecord | FailedRun] = {}
     tell = progress or (lambda done, total, name: None)
     tell(0, len(tasks), tasks[0].source.path.name if tasks else "")
-    with closing(build_runs(chrome, tasks, folder.new, jobs)) as outcomes:
+    with closing(builder(chrome, tasks, folder.new)) as outcomes:
         for task, outcome in outcomes:
             if isinstance(outcome, FinishedRun):
                 folder.take(folder.new, outcome.sizes)

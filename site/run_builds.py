@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import traceback
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -51,6 +51,8 @@ class FinishedRun:
 
 
 Outcomes = Generator[tuple[RunTask, FinishedRun | FailedRun], None, None]
+Builder = Callable[[Chrome, Sequence[RunTask], Path], Outcomes]
+"""Builds runs below a folder, in which they lack nothing but their place; yields them as they are finished."""
 
 
 class BuildWorkerError(CbtraceError):

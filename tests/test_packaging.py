@@ -14,8 +14,16 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parent.parent
-ROOMS = ("commands", "recorder", "site", "templates", "traces")
-IMPORTABLE = ("cbtrace.commands", "cbtrace.recorder", "cbtrace.site.build", "cbtrace.templates", "cbtrace.traces")
+ROOMS = ("cluster", "commands", "recorder", "site", "templates", "traces")
+IMPORTABLE = (
+    "cbtrace.cluster.machines",
+    "cbtrace.cluster.storage",
+    "cbtrace.commands",
+    "cbtrace.recorder",
+    "cbtrace.site.build",
+    "cbtrace.templates",
+    "cbtrace.traces",
+)
 
 
 def python(executable: Path | str, code: str, folder: Path) -> str:
@@ -76,7 +84,9 @@ def test_base_dependencies_have_neither_torch_nor_transformers(plain: Path, tmp_
     code = "import importlib.metadata as m; print(*[d.metadata['Name'].lower() for d in m.distributions()])"
     installed = python(plain / "python", code, tmp_path).split()
     assert "cbtrace" in installed and "numpy" in installed
-    assert not {"torch", "transformers", "psutil", "nvidia-ml-py", "polars", "zstandard"}.intersection(installed)
+    assert not {"torch", "transformers", "psutil", "nvidia-ml-py", "polars", "ray", "fsspec", "zstandard"}.intersection(
+        installed
+    )
 
 
 def test_every_room_can_be_imported_without_them(plain: Path, tmp_path: Path) -> None:
@@ -86,7 +96,7 @@ def test_every_room_can_be_imported_without_them(plain: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", IMPORTABLE)
 def test_no_room_imports_them_where_they_are_installed(name: str, tmp_path: Path) -> None:
-    code = f"import sys, {name}; print({{'torch', 'transformers'}} & set(sys.modules))"
+    code = f"import sys, {name}; print({{'torch', 'transformers', 'ray', 'fsspec'}} & set(sys.modules))"
     assert python(sys.executable, code, tmp_path) == "set()\n"
 
 

@@ -84,6 +84,25 @@ def test_what_changes_from_run_to_run_is_no_condition(tmp_path: Path) -> None:
     assert sum(fact.state == "differs" for fact in found.conditions) == 3
 
 
+def test_where_in_a_cluster_runs_were_is_no_condition_and_what_is_there_is(tmp_path: Path) -> None:
+    def on(name: str, machine: str, gpu: str, model: str) -> Path:
+        here = {"placement.machine": machine, "placement.gpus": gpu, "environment.CUDA_VISIBLE_DEVICES": gpu}
+        return timed_run(tmp_path / f"{name}.cbt", conditions=here | {"hardware.gpu.name": model})
+
+    first = on("first", "one", "0", "H200")
+    like, unlike = on("like", "other", "3", "H200"), on("unlike", "one", "0", "A100")
+    sides = [[run_conditions(open_trace(path))] for path in (first, like, unlike)]
+    same = compare_conditions(sides[0], sides[1])
+    assert (same.kind, [fact.category for fact in same.conditions if fact.state == "differs"]) == (
+        "same",
+        ["placement"] * 3,
+    )
+    assert (compare_conditions(sides[0], sides[2]).kind, compare_conditions(sides[0] + sides[2], sides[1]).kind) == (
+        "unlike",
+        "mixed",
+    )
+
+
 def test_machines_that_are_alike_differ_by_some_pages(tmp_path: Path) -> None:
     def kind(name: str, ram: int) -> str:
         paths = [

@@ -165,20 +165,29 @@ def read_experiment(folder: str | os.PathLike[str]) -> Experiment | None:
         return None
     except OSError as error:
         raise ExperimentError(f"{path} cannot be read ({error.strerror}): check its permissions.") from error
+    return decode_experiment(data, str(path))
+
+
+def decode_experiment(data: bytes, name: str) -> Experiment:
+    """Read the content of an ``experiment.json``; ``name`` is what messages call it.
+
+    Raises:
+        ExperimentError: it is damaged, too new, or names files outside its folder.
+    """
     try:
         found = msgspec.json.decode(data, type=_Format).format
         if found > EXPERIMENT_FORMAT:
             raise ExperimentError(
-                f"{path} is of format {found}, and this cbtrace reads up to {EXPERIMENT_FORMAT}: install a newer one.",
+                f"{name} is of format {found}, and this cbtrace reads up to {EXPERIMENT_FORMAT}: install a newer one.",
                 slug="experiment-too-new",
             )
         experiment = msgspec.json.decode(data, type=Experiment)
     except msgspec.MsgspecError as error:
-        raise ExperimentError(f"{path} is damaged ({error}): run the experiment again in a new folder.") from error
+        raise ExperimentError(f"{name} is damaged ({error}): run the experiment again in a new folder.") from error
     for run in experiment.runs:
         trace = Path(run.trace)
         if trace.is_absolute() or ".." in trace.parts:
-            raise ExperimentError(f"{path} names a trace outside its folder: it was not written by cbtrace.")
+            raise ExperimentError(f"{name} names a trace outside its folder: it was not written by cbtrace.")
     return experiment
 
 

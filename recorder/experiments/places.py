@@ -5,7 +5,7 @@ The runner decides which run is next and what becomes of it; a place has room fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Protocol
 from cbtrace.recorder.experiments.job import Job, Report
 from cbtrace.recorder.experiments.plan_spec import TimeLimits
 from cbtrace.recorder.experiments.process import Ending, RunProcess
-from cbtrace.traces.experiment import RunEntry
+from cbtrace.traces.experiment import Experiment, RunEntry
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,14 @@ Endings = Generator[tuple[Task, Ending], None, None]
 class Place(Protocol):
     """Where runs are executed."""
 
-    def run_all(self, runs: Sequence[RunEntry], begin: Begin, hear: Hear) -> Endings:
+    def run_all(self, experiment: Experiment, begin: Begin, hear: Hear) -> Endings:
         """Execute runs as long as ``begin`` gives one; yield each with its ending.
 
         ``begin`` is asked again whenever a run has ended. Close the generator when its loop is left early: that ends,
         in good order, what is under way.
 
         Args:
-            runs: all runs of the experiment, with where those before went.
+            experiment: as it is; it tells where earlier runs went, and under which conditions.
         """
 
 
@@ -67,7 +67,7 @@ class ThisMachine:
     def __init__(self, limits: TimeLimits) -> None:
         self._limits = limits
 
-    def run_all(self, runs: Sequence[RunEntry], begin: Begin, hear: Hear) -> Endings:
+    def run_all(self, experiment: Experiment, begin: Begin, hear: Hear) -> Endings:
         """Execute runs one after the other."""
         while (task := begin(Seat())) is not None:
             process = RunProcess(task.job, task.log, self._limits)

@@ -136,7 +136,7 @@ class Runner:
             self.experiment = take_up(self._plan, self.folder, retry_failed=self._retry_failed)
             self._checks = RunChecks(self.experiment, self.folder, self._plan, self._variants)
             self._save()
-            with closing(self._place.run_all(self.experiment.runs, self._begin, self._heard)) as endings:
+            with closing(self._place.run_all(self.experiment, self._begin, self._heard)) as endings:
                 for task, ending in endings:
                     self._end(task, ending)
         if runs_left(self.experiment) and not self.out_of_time:

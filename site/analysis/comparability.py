@@ -34,6 +34,8 @@ one was changed. ``unlike``: a condition differs. ``mixed``: the runs of a side 
 
 CATEGORIES = (
     ("hardware.gpu.other_processes", "moment"),
+    ("placement.", "placement"),
+    ("environment.CUDA_VISIBLE_DEVICES", "placement"),
     ("measurement.", "recording"),
     ("software.cbtrace", "recording"),
     ("ranks.rank", "recording"),
@@ -49,8 +51,9 @@ CATEGORIES = (
     ("batching", "batching"),
 )
 """Category of a condition by the start of its name, the first that fits; ``environment`` for all others."""
-NO_CONDITION = ("moment", "recording")
-"""Categories that are shown and never make runs unlike: the load of the moment, and how the run was recorded."""
+NO_CONDITION = ("moment", "placement", "recording")
+"""Categories that are shown and never make runs unlike: the load of the moment, which of the machines and GPUs of a
+cluster a run got (what these *are* is hardware), and how the run was recorded."""
 OTHER_WORK = ("model", "generation", "workload")
 """Categories in which a difference means that the sides did not do the same work: nothing is better or worse then."""
 NOT_TO_BLAME = (*OTHER_WORK, "hardware")

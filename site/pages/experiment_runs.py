@@ -43,7 +43,7 @@ class RunRow:
     trouble: str
     """Kind and phase of a failure."""
     text: str
-    """What happened, in the words of the run."""
+    """What happened, in the words of the run: attempts that were lost, and how it ended."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def _row(run: ExperimentRun, words: Words) -> RunRow:
         cells=[_number(run, key) for key in (*SPEED, MEMORY)],
         resets=_number(run, "soft_resets"),
         trouble=failure_text(kind_of(run), phase_of(run), words) if entry.status == "failed" else "",
-        text=entry.text,
+        text=" ".join([*entry.lost, entry.text]).strip(),
     )
 
 
