@@ -19,7 +19,7 @@ import random
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ from cbtrace.recorder.gpu_time import GpuStepTimer
 from cbtrace.recorder.memory import MemoryProbe
 from cbtrace.recorder.sink import Sink
 from cbtrace.recorder.step_watch import StepWatch
-from cbtrace.traces import open_trace
+from cbtrace.traces import Trace, open_trace
 
 SHAPES = {
     "tiny": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4},
@@ -162,20 +162,29 @@ def make_engine(options: argparse.Namespace, model: Any) -> Any:
     return model.init_continuous_batching(generation, config)
 
 
-class Stamps:
-    """When the engine had applied the results of each step; the same, and next to nothing, in every variant."""
+class Bystander:
+    """When the engine had applied the results of each step, and how many graphs it captured: the same, and next to
+    nothing, in every variant."""
 
     def __init__(self, processor: Any) -> None:
         self._times: list[int] = []
+        self.captures = 0
         apply, clock = processor.update_batch, time.perf_counter_ns
+        capture = getattr(processor.model_runner, "_capture_graph", None)
 
         def update_batch() -> None:
             apply()
             self._times.append(clock())
 
-        processor.update_batch = update_batch
+        def capture_graph(*args: Any, **kwargs: Any) -> Any:
+            self.captures += 1
+            return capture(*args, **kwargs)  # type: ignore[misc]
 
-    def take(self) -> np.ndarray:
+        processor.update_batch = update_batch
+        if capture is not None:
+            processor.model_runner._capture_graph = capture_graph
+
+    def steps_ms(self) -> np.ndarray:
         """Milliseconds of each step since the last call, without the first."""
         times, self._times[:] = np.array(self._times), []
         return np.diff(times) / 1e6
@@ -187,6 +196,15 @@ def trimmed_mean(values: np.ndarray) -> float:
     return float(values[(values >= low) & (values <= high)].mean())
 
 
+class OneRun(NamedTuple):
+    """What one run told."""
+
+    name: str
+    wall_s: float
+    steps_ms: np.ndarray
+    trace: Trace | None
+
+
 class Rounds:
     """The walls of each variant, taken in turns in random order, and what its recordings told."""
 
@@ -196,29 +214,44 @@ class Rounds:
         self.walls: dict[str, list[float]] = {name: [] for name in self.variants}
         self.footers: dict[str, list[Any]] = {name: [] for name in self.variants}
         self.step_ns: list[np.ndarray] = []
-        self.stamps = Stamps(manager.batch_processor)
+        self.bystander = Bystander(manager.batch_processor)
+        self.repeated = 0
         self.step_ms: dict[str, list[float]] = {name: [] for name in self.variants}
         """Trimmed mean of the steps of each run."""
 
     def take(self, rounds: int) -> None:
+        """A round in which a graph was captured (once for each new size of a batch) only warms up, and is taken again."""
         order = random.Random(1)
         for _ in range(2):
             run(self.manager, self.inputs, self.new_tokens)
-        for number in range(rounds):
-            for name in order.sample(self.variants, len(self.variants)):
-                self._take_one(name, self.folder / f"{number}-{name}.cbt")
+        done = 0
+        while done < rounds:
+            before = self.bystander.captures
+            taken = [self._take_one(name) for name in order.sample(self.variants, len(self.variants))]
+            if self.bystander.captures > before and self.repeated < rounds:
+                self.repeated += 1
+                continue
+            done += 1
+            for one in taken:
+                self._keep(one)
 
-    def _take_one(self, name: str, path: Path) -> None:
-        settings = VARIANTS[name]
-        recording = attach(self.manager, path, **settings) if settings is not None else None
-        self.stamps.take()
-        self.walls[name].append(run(self.manager, self.inputs, self.new_tokens))
-        self.step_ms[name].append(trimmed_mean(self.stamps.take()))
-        if recording is not None:
-            recording.close()
-            trace = open_trace(path)
-            self.footers[name].append(trace.footer)
-            self.step_ns.append(np.diff(trace.steps.ready_ns))
+    def _take_one(self, name: str) -> OneRun:
+        settings, path = VARIANTS[name], self.folder / "round.cbt"
+        recording = attach(self.manager, path, overwrite=True, **settings) if settings is not None else None
+        self.bystander.steps_ms()
+        wall = run(self.manager, self.inputs, self.new_tokens)
+        steps_ms = self.bystander.steps_ms()
+        if recording is None:
+            return OneRun(name, wall, steps_ms, None)
+        recording.close()
+        return OneRun(name, wall, steps_ms, open_trace(path))
+
+    def _keep(self, one: OneRun) -> None:
+        self.walls[one.name].append(one.wall_s)
+        self.step_ms[one.name].append(trimmed_mean(one.steps_ms))
+        if one.trace is not None:
+            self.footers[one.name].append(one.trace.footer)
+            self.step_ns.append(np.diff(one.trace.steps.ready_ns))
 
     def report(self, name: str) -> str:
         """Two lines about a variant."""
@@ -260,6 +293,7 @@ def by_runs(options: argparse.Namespace, model: Any, inputs: list[list[int]], fo
         recording.close()
     manager.stop(block=True, timeout=60)
     _head(options, manager, rounds.step_ns)
+    print(f"  rounds in which a graph was captured, taken again: {rounds.repeated}")
     print(f"  off: longest / shortest wall {max(rounds.walls['off']) / min(rounds.walls['off']):.3f}")
     for name in rounds.variants[1:]:
         print(rounds.report(name))
