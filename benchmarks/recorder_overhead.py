@@ -220,7 +220,7 @@ class Rounds:
         """Trimmed mean of the steps of each run."""
 
     def take(self, rounds: int) -> None:
-        """A round in which a graph was captured (once for each new size of a batch) only warms up, and is taken again."""
+        """A round in which a graph was captured, once for each new size of a batch, is taken again."""
         order = random.Random(1)
         for _ in range(2):
             run(self.manager, self.inputs, self.new_tokens)

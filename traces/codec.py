@@ -44,7 +44,8 @@ _WIDTHS = {form: [4 if form >> at & 1 else 3 for at in range(5)] for form in ran
 _RECORD = {form: struct.Struct(f"<BI6s{sum(widths)}sIIBHH") for form, widths in _WIDTHS.items()}
 PACKED_SIZE = {form: record.size for form, record in _RECORD.items()}
 """Bytes of a packed step without what has no fixed length, by the payload's first byte."""
-_NARROW_RECORD = PACKED_SIZE[0]
+_AFTER_NARROW_TIMES = 208
+"""Bits of form, index and instants, where no distance takes 4 bytes."""
 _NARROW_TIMES, _MIDDLE_TIMES = 23, 28
 """Lengths of :attr:`Step.times` with distances of 3 and of 4 bytes."""
 _encode = msgspec.msgpack.Encoder().encode
@@ -132,18 +133,31 @@ def pack_plain(
     """
     a, b, c = scheduled - start, prepared - scheduled, launched - prepared
     d, e = ready - launched, done - ready
-    device = gpu_ns + 1
-    # Each sum of bits is 0 unless one of them is too large, or negative.
-    if (a | b | c | d | e) >> 24 or start >> 48 or (index | device) >> 32 or (kv_free | kv_cached) >> 16:
+    device, longest = gpu_ns + 1, a | b | c | d | e
+    # What is left of each is 0 unless it, or one of several, is too large, or negative.
+    if (longest | index | device) >> 32 or start >> 48 or (kv_free | kv_cached) >> 16:
         return None
     if waiting >> 13 or active >> 11 or stop >> 3 or flags >> 5 or graph >> 8:
         return None
-    times = start | a << 48 | b << 72 | c << 96 | d << 120 | e << 144
+    form, end = 0, _AFTER_NARROW_TIMES
+    if not longest >> 24:
+        record = index << 8 | start << 40 | a << 88 | b << 112 | c << 136 | d << 160 | e << 184
+    else:
+        record, end = index << 8 | start << 40, 88
+        for at, distance in enumerate((a, b, c, d, e)):
+            wide = distance >> 24 > 0
+            form |= wide << at
+            record |= distance << end
+            end += 32 if wide else 24
     word = waiting | active << 13 | stop << 24 | flags << 27
-    record = index << 8 | times << 40 | device << 208 | word << 240 | graph << 272 | kv_free << 280 | kv_cached << 296
+    record |= (device | word << 32 | graph << 64 | kv_free << 72 | kv_cached << 88) << end
+    size = PACKED_SIZE[form]
     if decode == (1 << active) - 1:
-        return (record | _DENSE).to_bytes(_NARROW_RECORD, "little")
-    return (record | decode << 8 * _NARROW_RECORD).to_bytes(_NARROW_RECORD + (decode.bit_length() + 7) // 8, "little")
+        form |= _DENSE
+    else:
+        record |= decode << 8 * size
+        size += (decode.bit_length() + 7) // 8
+    return (record | form).to_bytes(size, "little")
 
 
 def _narrowed(times: bytes) -> tuple[int, bytes]:
