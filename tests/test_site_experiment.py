@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from cbtrace.site.analysis.experiment import Variant, join
 from cbtrace.site.analysis.experiment_frontier import frontier
+from cbtrace.site.analysis.experiment_repeats import unlike_repeats
 from cbtrace.site.analysis.experiment_slos import check_slos, slos_of, unknown_slos
 from cbtrace.site.analysis.experiment_stages import stage_results
 from cbtrace.site.analysis.experiment_variables import followers, value_of_setting, variables
@@ -19,7 +20,7 @@ from cbtrace.site.pages.experiment_charts import chart_data, interval
 from cbtrace.site.pages.experiment_correctness import batching_tables, correctness_section
 from cbtrace.site.pages.experiment_verdicts import verdict_rows
 from cbtrace.site.words import load_words
-from cbtrace.traces.experiment import FailureKind
+from cbtrace.traces.experiment import Difference, FailureKind
 from experiment_cases import REQUESTS, Lab, Values
 
 WORDS = load_words("en")
@@ -305,3 +306,23 @@ def test_whatever_an_experiment_holds_it_has_a_page_and_one_verdict_a_variant(sl
         view = experiment_view(runs, found, stage_results(runs, found), [], words)
         assert len(view.verdicts) == len(variants)
         chart_data(runs, stage_results(runs, found), words)
+
+
+def test_repeats_of_the_baseline_that_differ_from_one_another_are_told() -> None:
+    lab = Lab().baseline(equal=REQUESTS - 5)
+    assert correctness_section(lab.joined(), WORDS).repeats == "", (
+        "all repeats differ from the reference in the same way"
+    )
+    second, third = (lab.runs[at].correctness for at in (1, 2))
+    assert second is not None and third is not None
+    second.differences[0] = Difference("request-0", 9, 1, 2)
+    third.differences = third.differences[2:]
+    third.equal += 2
+    told = correctness_section(lab.joined(), WORDS).repeats
+    assert f"at least 2 of {REQUESTS} requests" in told, "request-0, in two ways, and request-1"
+    third.differences_left_out = 3
+    assert f"at least 2 of {REQUESTS} requests" in correctness_section(lab.joined(), WORDS).repeats
+    third.equal = second.equal
+    assert correctness_section(lab.joined(), WORDS).repeats == "", "nothing is known of those that are not listed"
+    third.reference = "another"
+    assert unlike_repeats(named(lab, "baseline")) is not None

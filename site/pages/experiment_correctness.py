@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from cbtrace.site import formats
 from cbtrace.site.analysis.experiment import ExperimentRun, ExperimentRuns, Variant, same_workload
 from cbtrace.site.analysis.experiment_effects import effects
+from cbtrace.site.analysis.experiment_repeats import unlike_repeats
 from cbtrace.site.analysis.experiment_verdict import differing
 from cbtrace.site.pages.experiment_effects import EffectCell, effect_cell
 from cbtrace.site.words import Words
@@ -37,13 +38,23 @@ class CorrectnessSection:
     """The table, and what it comes to."""
 
     title: str
+    repeats: str
+    """That the baseline's repeats differ from one another; empty when that is not known."""
     rows: list[CorrectnessRow]
 
 
 def correctness_section(runs: ExperimentRuns, words: Words) -> CorrectnessSection:
     """Count completeness, tokens and ends of every variant's requests."""
     rows = [_row(variant, number, words) for number, variant in enumerate(runs.variants, 1)]
-    return CorrectnessSection(_title(runs, words), [row for row in rows if row is not None])
+    return CorrectnessSection(_title(runs, words), _repeats(runs, words), [row for row in rows if row is not None])
+
+
+def _repeats(runs: ExperimentRuns, words: Words) -> str:
+    found = unlike_repeats(runs.baseline) if runs.baseline is not None else None
+    if found is None:
+        return ""
+    counts = {"count": formats.number(found.requests), "requests": formats.number(found.compared)}
+    return words("experiment.correct.repeats", **counts)
 
 
 def _title(runs: ExperimentRuns, words: Words) -> str:

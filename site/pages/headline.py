@@ -76,7 +76,11 @@ def cards(summary: RunSummary, words: Words) -> list[Card]:
         "kv.peak_used_bytes": {"capacity": formats.size(kv.capacity_bytes if kv else None)},
         "gpu_busy": {"timed": number(summary.gpu_timed_steps), "steps": number(summary.steps)},
     }
-    made = [_card(summary, METRICS[name], words, words(f"card.{name}.note", **notes[name])) for name in notes]
+    texts = {name: f"card.{name}.note" for name in notes}
+    if summary.offloads and summary.prompt_tokens_recomputed:
+        # An asynchronous engine drops the token in flight of a request that it offloads, and computes it again.
+        texts["soft_resets"] = "card.soft_resets.note_offloads"
+    made = [_card(summary, METRICS[name], words, words(texts[name], **notes[name])) for name in notes]
     peak = _card(summary, METRICS["peak_memory_bytes"], words, words(f"card.peak_memory_bytes.{scope}"))
     return [*made[:-2], peak, *made[-2:]]
 

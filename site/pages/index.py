@@ -31,6 +31,8 @@ COLUMNS = (
 )
 CHANGED_SHOWN = 4
 TAGS_SHOWN = 12
+FEW_TAGS = 3
+"""More stand folded up: a row is then no taller than what it is read for."""
 EXPERIMENT = "experiment"
 _SAID_ELSEWHERE = frozenset({"based_on", "changes", "pinned"})
 """Tags of an experiment's run that its page tells better: the settings that vary are a column of their own."""
@@ -190,6 +192,7 @@ def index_page(
         runs=with_changes(rows),
         columns=columns(chrome.words),
         tag_names=tag_names(rows),
+        few_tags=FEW_TAGS,
         experiments=list(experiments),
         unread=unread,
         texts=chrome.words.starting("index.js."),
