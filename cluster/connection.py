@@ -12,12 +12,22 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from cbtrace.cluster.storage import shown
 from cbtrace.traces.errors import CbtraceError, UsageError, declare
 from cbtrace.traces.schema import Severity
 
 _CONNECT_S = 5.0
-_HEALTH_S = 30.0
+_JOIN_S = 30.0
+_TRIAL = """
+import json, sys, ray
+try:
+    ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+except Exception as error:
+    print(json.dumps([type(error).__name__, str(error)]))
+    sys.exit(1)
+"""
 
 
 class ClusterError(CbtraceError):
@@ -48,7 +58,7 @@ def connected(address: str | None = None) -> Iterator[None]:
     try:
         ray.init(address=where, log_to_driver=False, logging_level="ERROR", include_dashboard=None if where else False)
     except Exception as error:
-        raise _explained(error, where) from error
+        raise _explained(type(error).__name__, str(error), where) from error
     try:
         yield
     finally:
@@ -70,28 +80,30 @@ def ray_library() -> Any:
 
 
 def _check(where: str) -> None:
-    """Raise unless a cluster answers there: Ray itself would wait for minutes, and not heed Ctrl-C meanwhile."""
-    if where == "auto":
-        return
+    """Raise unless this machine can join the cluster there.
+
+    That is tried in another process: where something else answers, Ray waits for minutes and does not heed Ctrl-C.
+    """
     host, _, port = where.rpartition(":")
-    if "://" in where or not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
-        raise UsageError(
-            f"{shown(where)[:200]!r} is no address of a cluster: write HOST:PORT as ray start printed it, or auto. "
-            "From outside a cluster, let ray job submit run this command in it.",
-            slug="cluster-address",
-        )
+    if where != "auto":
+        if "://" in where or not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+            raise UsageError(
+                f"{shown(where)[:200]!r} is no address of a cluster: write HOST:PORT as ray start printed it, or auto. "
+                "From outside a cluster, let ray job submit run this command in it.",
+                slug="cluster-address",
+            )
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+        except (OSError, UnicodeError) as error:
+            raise _nobody(where, (getattr(error, "strerror", None) or "there is no such name").lower()) from error
     try:
-        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
-    except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or "there is no such name"
-        raise _nobody(where, reason.lower()) from error
-    ask = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", where]
-    try:
-        answered = subprocess.run(ask, capture_output=True, timeout=_HEALTH_S, check=False).returncode == 0
-    except subprocess.TimeoutExpired:
-        answered = False
-    if not answered:
-        raise _nobody(where, "something else answers there")
+        tried = subprocess.run([sys.executable, "-c", _TRIAL, where], capture_output=True, timeout=_JOIN_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise _nobody(where, "something else answers there") from error
+    if tried.returncode:
+        lines = tried.stdout.splitlines()
+        kind, text = msgspec.json.decode(lines[-1], type=tuple[str, str]) if lines else ("no message", "")
+        raise _explained(kind, text, where)
 
 
 def _nobody(where: str, reason: str) -> ClusterError:
@@ -100,10 +112,9 @@ def _nobody(where: str, reason: str) -> ClusterError:
     )
 
 
-def _explained(error: Exception, where: str | None) -> ClusterError:
-    """What an error of Ray's means. Its own text names this machine's folders, so that little of it is repeated."""
-    text = " ".join(str(error).split())
-    versions = re.findall(r"Ray: (\S+) Python: (\S+)", text)
+def _explained(kind: str, text: str, where: str | None) -> ClusterError:
+    """What an error of Ray's means. Its own text names folders of this machine, so that little of it is repeated."""
+    versions = re.findall(r"Ray: (\S+)\s+Python: (\S+)", text)
     if text.startswith("Version mismatch") and len(versions) == 2:
         (ray, python), (our_ray, our_python) = versions
         return ClusterError(
@@ -111,14 +122,20 @@ def _explained(error: Exception, where: str | None) -> ClusterError:
             "install the same versions on both.",
             slug="cluster-version",
         )
+    if kind == "AuthenticationError":
+        return ClusterError(
+            "The cluster wants a token, and this machine has none or another one: put the cluster's into "
+            "~/.ray/auth_token, as the documentation of Ray says.",
+            slug="cluster-token",
+        )
     if where is None or where == "auto":
         return ClusterError(
-            f"There is no Ray cluster on this machine to join ({type(error).__name__}): start one with ray start, or "
-            "leave out --address."
+            f"There is no Ray cluster on this machine to join ({kind}): start one with ray start, or leave out "
+            "--address."
         )
     return ClusterError(
-        f"The cluster at {where} answers, and this machine cannot join it ({type(error).__name__}): run the command on "
-        "a machine of the cluster, or let ray job submit run it there."
+        f"The cluster at {where} answers, and this machine cannot join it ({kind}): run the command on a machine of "
+        "the cluster, or let ray job submit run it there."
     )
 
 
@@ -147,6 +164,12 @@ declare(
     Severity.BROKEN,
     "There is no Ray cluster at the address, or this machine is not part of it.",
     "Check that it runs, and run the command on one of its machines.",
+)
+declare(
+    "cluster-token",
+    Severity.BROKEN,
+    "The Ray cluster lets nobody in without its token, and it is not the one of this machine.",
+    "Put the cluster's token into ~/.ray/auth_token, or name its file in RAY_AUTH_TOKEN_PATH.",
 )
 declare(
     "cluster-version",

@@ -7,7 +7,8 @@ are bytes, and never Python objects; names are checked before anything is writte
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -81,11 +82,11 @@ class _Builds:
             while left or self._under_way:
                 while left and self._free:
                     task = left.pop()
-                    # What cannot be read here is said here.
-                    if not task.source.digest:
+                    data = _data(task.source)
+                    if data is None:  # What cannot be read here is said here.
                         yield task, build_run(self._chrome, task, self._aside)
                     else:
-                        self._start(task)
+                        self._start(task, data)
                 if not self._under_way:
                     if left:
                         raise BuildWorkerError(
@@ -104,7 +105,7 @@ class _Builds:
             for reference in self._under_way:
                 ray.cancel(reference)
 
-    def _start(self, task: RunTask) -> None:
+    def _start(self, task: RunTask, data: list[bytes]) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         machine = self._free.pop(0)
@@ -112,10 +113,7 @@ class _Builds:
             num_cpus=min(1.0, machine.cpus),
             scheduling_strategy=NodeAffinitySchedulingStrategy(machine.node, soft=False),
         )
-        source = task.source
-        data = source.path.read_bytes()
-        told = (source.path.name, source.digest, source.copy, task.record)
-        self._under_way[there.remote(self._site, self._maker, told, data)] = (task, machine)
+        self._under_way[there.remote(self._site, self._maker, task, data)] = (task, machine)
 
     def _outcome(self, task: RunTask, machine: Machine, reference: Any) -> FinishedRun | FailedRun | None:
         """What came of a build; ``None`` when it is to be tried again."""
@@ -177,24 +175,52 @@ def _belongs(name: str, record: str) -> bool:
     return name == record or (path.parts[:1] == ("runs",) and ".." not in path.parts)
 
 
-def build_there(chrome: Chrome, maker: str, told: tuple[str, str, int, str], data: bytes) -> bytes:
+def _paths(source: RunSource) -> list[Path]:
+    """The traces that a run's files are made from: the one that stands for it, and those of its other ranks."""
+    ranks = source.ranks.paths if source.ranks is not None else ()
+    return list(dict.fromkeys((source.path, *ranks)))
+
+
+def _data(source: RunSource) -> list[bytes] | None:
+    """The content of these traces; ``None`` when one cannot be read."""
+    if not source.digest:
+        return None
+    try:
+        return [path.read_bytes() for path in _paths(source)]
+    except OSError:
+        return None
+
+
+def build_there(chrome: Chrome, maker: str, task: RunTask, data: Sequence[bytes]) -> bytes:
     """Build one run on a machine of the cluster.
 
     Args:
         chrome: what all pages of the site share.
         maker: stands for all that pages depend on; a machine that would make others makes none.
-        told: the name of the trace, its digest, which of equal ones it is, and the path of its record.
-        data: the trace.
+        task: the run, with the paths of another machine.
+        data: its traces.
     """
     if maker_digest(chrome) != maker:
         return msgspec.msgpack.encode(_Built(other_maker=True))
-    name, digest, copy, record = told
     with tempfile.TemporaryDirectory(prefix="cbtrace-") as made:
         folder = Path(made)
-        trace, aside = folder / "trace" / name, folder / "site"
-        trace.parent.mkdir()
-        trace.write_bytes(data)
-        outcome = build_run(chrome, RunTask(RunSource(trace, digest, len(data), copy), record), aside)
+        moved: dict[Path, Path] = {}
+        for number, (path, content) in enumerate(zip(_paths(task.source), data, strict=True)):
+            moved[path] = folder / str(number) / path.name
+            moved[path].parent.mkdir()
+            moved[path].write_bytes(content)
+        here, aside = _moved(task.source, moved), folder / "site"
+        outcome = build_run(chrome, RunTask(here, task.record), aside)
         if isinstance(outcome, FailedRun):
-            return msgspec.msgpack.encode(_Built(text=outcome.text.replace(str(trace), _NAMELESS), slug=outcome.slug))
+            return msgspec.msgpack.encode(
+                _Built(text=outcome.text.replace(str(here.path), _NAMELESS), slug=outcome.slug)
+            )
         return msgspec.msgpack.encode(_Built({path: (aside / path).read_bytes() for path in outcome.sizes}))
+
+
+def _moved(source: RunSource, moved: Mapping[Path, Path]) -> RunSource:
+    """The same traces where they lie now."""
+    ranks = source.ranks
+    if ranks is not None:
+        ranks = replace(ranks, files=tuple(replace(file, path=moved[file.path]) for file in ranks.files))
+    return replace(source, path=moved[source.path], ranks=ranks)

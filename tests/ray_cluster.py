@@ -31,8 +31,9 @@ class Cluster:
     @property
     def environment(self) -> dict[str, str]:
         """What programs need to use the cluster. All that Ray writes lies in a folder of a short name, because names of
-        sockets have at most 107 bytes."""
+        sockets have at most 107 bytes. A cluster that a program starts for itself leaves a token in the home folder."""
         quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": str(self.folder), "RAY_ADDRESS": self.address}
+        quiet["HOME"] = str(self.folder)
         return {key: value for key, value in (os.environ | quiet).items() if value}
 
     def add(self, name: str, *, cpus: int = 1, gpus: int = 0, python: Path | None = None, **more: str) -> None:

@@ -277,7 +277,8 @@ def test_files_of_the_workload_travel_with_the_run(cluster: Cluster, tmp_path: P
 def test_another_machine_goes_on_from_the_storage(cluster: Cluster, tmp_path: Path) -> None:
     storage = (tmp_path / "kept").as_uri()
     one, other = tmp_path / "one", tmp_path / "other"
-    one.mkdir(), other.mkdir()
+    one.mkdir()
+    other.mkdir()
     first = command(cluster, one, plan(repeats=1), "--storage", storage)
     assert first.returncode == 0, first.stderr
     kept = {path.relative_to(tmp_path / "kept").as_posix() for path in (tmp_path / "kept").rglob("*") if path.is_file()}

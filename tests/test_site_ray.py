@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from conftest import COMMAND
+from rank_traces import Rank, rank_paths
 from ray_cluster import Cluster, ray_cluster
 from site_runs import HOSTILE, busy_run, troubled_run
 
@@ -28,16 +29,17 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Many traces: equal ones, damaged ones, one that is none, and names that are trouble."""
+    """Many traces: equal ones, damaged ones, one that is none, names that are trouble, and ranks of one run."""
     folder = tmp_path_factory.mktemp("traces") / "traces"
     folder.mkdir()
-    for number in range(MANY - 5):
+    for number in range(MANY - 7):
         busy_run(folder / f"run-{number:03}.cbt", f"run {number}", seed=number)
     shutil.copy(folder / "run-000.cbt", folder / "copy.cbt")
     troubled_run(folder / "troubled.cbt", HOSTILE)
     (folder / "cut.cbt").write_bytes((folder / "run-001.cbt").read_bytes()[:3000])
     (folder / "none.cbt").write_bytes(b"this is no trace at all\n" * 9)
     (folder / "empty.cbt").touch()
+    rank_paths(folder, Rank(0), Rank(1), stem="split")
     return folder
 
 
@@ -63,12 +65,12 @@ def test_a_hundred_traces_give_the_same_bytes(cluster: Cluster, traces: Path, tm
     there = build(cluster, str(traces), "-o", "there", "--on", "ray", cwd=tmp_path)
     here = build(cluster, str(traces), "-o", "here", cwd=tmp_path)
     assert there.returncode == here.returncode == 1, there.stderr
-    assert "98 built, 0 unchanged, 2 left out" in there.stdout
+    assert "97 built, 0 unchanged, 1 more traces joined as ranks, 2 left out" in there.stdout
     assert there.stderr == here.stderr, "the same sentences about the same traces"
     assert files(tmp_path / "there") == files(tmp_path / "here")
     # What was built there is known here: nothing is built again.
     again = build(cluster, str(traces), "-o", "there", cwd=tmp_path)
-    assert "0 built, 98 unchanged" in again.stdout
+    assert "0 built, 97 unchanged" in again.stdout
     # And from a storage, by URL.
     stored = build(cluster, traces.as_uri(), "-o", "stored", "--on", "ray", cwd=tmp_path)
     assert stored.returncode == 1 and files(tmp_path / "stored") == files(tmp_path / "here")
