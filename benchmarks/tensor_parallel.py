@@ -5,7 +5,7 @@ load one. Each case below is a launch of its own, so that one that hangs costs i
 itself; the traces of a case are then held against each other and against the tokens that the ranks returned. Exit code
 1 when a check fails. About two minutes on two H200s; ``--small`` takes a tiny model, and gloo where there is no GPU.
 
-    python benchmarks/tensor_parallel.py --out FOLDER [--ranks 2] [--small] [--cases eager,graphs,busy,alone]
+    python benchmarks/tensor_parallel.py --out FOLDER [--ranks 2] [--small] [--cases eager,graphs,late,alone]
 
 NVLink multicast is turned off (``NCCL_NVLS_ENABLE=0`` and its like): GPUs that are lent in parts do not have it.
 """
@@ -21,7 +21,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,11 +36,12 @@ MAX_TRACE_BYTES = 150_000
 CASES: dict[str, dict[str, Any]] = {
     "eager": {"use_cuda_graph": False, "use_async_batching": False},
     "graphs": {"use_cuda_graph": True, "use_async_batching": True},
-    "busy": {"use_cuda_graph": False, "use_async_batching": False},
+    "late": {"use_cuda_graph": False, "use_async_batching": False},
     "alone": {"use_cuda_graph": False, "use_async_batching": False},
 }
-"""Settings of each case. ``busy``: a thread of rank 1 keeps its Python busy, so that the other ranks wait for it.
+"""Settings of each case. ``late``: rank 1 schedules :data:`DELAY_S` late in each step, so that the others wait for it.
 ``alone``: one process and no tensor parallelism, to compare with ``eager``. ``graphs`` needs a GPU."""
+DELAY_S = 0.005
 NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
 
 
@@ -133,15 +133,13 @@ def work(options: argparse.Namespace) -> None:
     config = ContinuousBatchingConfig(max_blocks_per_request=0, **settings, **CASES[options.work])
     model = load_model(options.model, ranks)
     generation = GenerationConfig(max_new_tokens=size.new_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
-    done = threading.Event()
-    if options.work == "busy" and rank == 1:
-        threading.Thread(target=_keep_busy, args=(done,), daemon=True).start()
+    if options.work == "late" and rank == 1:
+        schedule_late()
     path, tags = options.out / f"{options.work}.cbt", {"case": options.work}
     with record(path, name=f"{options.work}, {ranks} ranks", overwrite=True, tags=tags):
         outputs = model.generate_batch(
             prompts(size), generation_config=generation, continuous_batching_config=config, progress_bar=False
         )
-    done.set()
     tokens = {name: output.generated_tokens for name, output in outputs.items()}
     (options.tokens / f"{options.work}.{rank}.json").write_text(json.dumps(tokens, sort_keys=True))
     if torch.distributed.is_initialized():
@@ -149,9 +147,17 @@ def work(options: argparse.Namespace) -> None:
         torch.distributed.destroy_process_group()
 
 
-def _keep_busy(done: threading.Event) -> None:
-    while not done.is_set():
-        sum(range(1000))
+def schedule_late() -> None:
+    """From now on, schedulers of this process answer late."""
+    from transformers.generation.continuous_batching.scheduler import FIFOScheduler
+
+    schedule = FIFOScheduler.schedule_batch
+
+    def late(*args: Any, **kwargs: Any) -> Any:
+        time.sleep(DELAY_S)
+        return schedule(*args, **kwargs)
+
+    FIFOScheduler.schedule_batch = late
 
 
 # Around the ranks ----------------------------------------------------------------------------------------------------
@@ -275,8 +281,10 @@ def check_join(table: Table, case: str, traces: list[Trace]) -> None:
         amounts = [getattr(wait, name) for wait in waits]
         shown = ["unknown" if amount is None else _ms(amount) for amount in amounts]
         table.say("    ", f"{case}: {name.removesuffix('_ns')} ms by rank", shown)
-    if case == "busy":
-        table.check("busy: the busy rank is the last in most steps", last[1:2] > [0.5], last)
+    if case == "late":
+        lag_s = float(np.median(found.lag_ns)) / 1e9
+        table.check("late: rank 1 is the slowest rank of nearly all steps", last[1:2] > [0.9], last)
+        table.check("late: by what it was delayed", DELAY_S < lag_s < 2 * DELAY_S, f"{DELAY_S} s")
 
 
 def _ms(ns: Any) -> float:

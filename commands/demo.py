@@ -46,7 +46,8 @@ def demo(
     sides = f"a={Path(automatic.page).parent.name}&b={Path(few_blocks.page).parent.name}"
     typer.echo(f"Open {index}\n  or {index.as_uri()}")
     typer.echo(f"The two compared below: {(built.out / 'compare.html').as_uri()}#{sides}")
-    typer.echo(f"Beside your {len(files)} runs: {len(samples)} recordings of an NVIDIA H200 that come with cbtrace.")
+    others = len(built.runs) - len(files)
+    typer.echo(f"Beside your {len(files)} runs: {others} recordings on NVIDIA H200s that come with cbtrace.")
     typer.echo(what_it_shows(automatic.summary, few_blocks.summary))
 
 

@@ -1,4 +1,7 @@
-"""A real model split over two processes with gloo, started by torchrun under ``cbtrace record``: joined, exactly."""
+"""A real model split over two processes with gloo, started by torchrun under ``cbtrace record``: joined, exactly.
+
+One rank schedules every step 8 ms late, so that it is known who the others wait for.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ from conftest import COMMAND, PROGRAMS, Cbtrace
 
 pytestmark = pytest.mark.engine
 REQUESTS, NEW_TOKENS, RANKS = 8, 24, 2
+LATE_RANK, DELAY_MS = 1, 8
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,7 @@ class Recorded:
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     folder = tmp_path_factory.mktemp("ranks")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
-    program = [PROGRAMS / "tensor_parallel.py", folder / "model"]
+    program = [PROGRAMS / "tensor_parallel.py", folder / "model", str(LATE_RANK), str(DELAY_MS)]
     done = subprocess.run(
         [COMMAND, "record", "-o", folder / "run.cbt", "--", *torchrun, *program],
         capture_output=True,
@@ -108,18 +112,26 @@ def test_the_ranks_are_joined_on_one_clock(recorded: Recorded) -> None:
         assert np.array_equal(found.join.of_all(name)[1], getattr(second.steps, name) + shift), name
     # The engine makes the ranks wait for each other in every step.
     assert (found.join.of_all("start_ns").max(axis=0) <= found.join.of_all("ready_ns").min(axis=0)).all()
+
+
+def test_the_late_rank_is_found_and_by_how_much(recorded: Recorded) -> None:
+    found = analyze_ranks(recorded.traces)
     assert found.waits is not None
-    assert sum(wait.slowest for wait in found.waits) == found.compared
-    assert all(min(wait.meeting_ns, wait.launch_ns) >= 0 for wait in found.waits)
-    later = first.steps.prepared_ns < second.steps.prepared_ns + shift
-    assert found.slowest.tolist() == later.astype(int).tolist()
+    slowest = [wait.slowest for wait in found.waits]
+    assert sum(slowest) == found.compared
+    assert slowest[LATE_RANK] / found.compared > 0.9
+    lag_ms = float(np.median(found.lag_ns)) / 1e6
+    assert DELAY_MS <= lag_ms < 2 * DELAY_MS
+    waited = [wait.launch_ns for wait in found.waits]
+    assert waited[1 - LATE_RANK] > 0.9 * found.compared * DELAY_MS * 1e6 > waited[LATE_RANK]
+    assert found.skew_share is not None and 0 < found.skew_share < 1
 
 
 def test_they_are_one_run_of_a_site(recorded: Recorded, tmp_path: Path) -> None:
     report = build_site(recorded.paths, tmp_path / "site")
     assert [(run.name, run.complete, run.source.name) for run in report.runs] == [("run", True, "run.cbt")]
     assert report.joined == 1
-    assert "was the last to launch in" in (report.out / report.runs[0].page).read_text()
+    assert f"Rank {LATE_RANK} was the last to launch in" in (report.out / report.runs[0].page).read_text()
 
 
 def test_a_missing_and_a_truncated_rank_are_reported(recorded: Recorded, tmp_path: Path, cbtrace: Cbtrace) -> None:

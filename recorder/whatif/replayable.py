@@ -22,17 +22,17 @@ def check_replayable(trace: Trace) -> None:
         raise ReplayError(
             f"{name} cannot be replayed, because {why}: record the whole run, without a ring.", slug="replay-incomplete"
         )
-    if (trace.requests.flags & RequestFlag.SUBMIT_UNSEEN).any():
-        raise ReplayError(
-            f"{name} cannot be replayed, because some of its requests are older than the recording: start recording "
-            "before the first request.",
-            slug="replay-incomplete",
-        )
     if len(trace.engines) > 1 or trace.header.world_size > 1 or _sessions(trace) > 1:
         raise ReplayError(
             f"{name} cannot be replayed, because it is of several engines, sessions or ranks: record one engine, from "
             "its start to its end.",
             slug="replay-several",
+        )
+    if (trace.requests.flags & RequestFlag.SUBMIT_UNSEEN).any():
+        raise ReplayError(
+            f"{name} cannot be replayed, because some of its requests are older than the recording: start recording "
+            "before the first request.",
+            slug="replay-incomplete",
         )
     if ((trace.requests.parent >= 0) & (trace.requests.end_reason == EndReason.CANCELLED)).any():
         raise ReplayError(
