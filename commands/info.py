@@ -63,7 +63,8 @@ def _what(summary: RunSummary) -> Iterator[str]:
     yield f"{'run':<14}{plain(summary.name) or '(no name)'}"
     if summary.tags:
         yield f"{'tags':<14}" + ", ".join(f"{plain(key)}={plain(value)}" for key, value in summary.tags.items())
-    yield f"{'recorded':<14}{instant(summary.recorded_ns)}"
+    word = "predicted" if summary.predicted else "recorded"
+    yield f"{word:<14}{instant(summary.recorded_ns)}{', not measured' if summary.predicted else ''}"
 
 
 def _recovery(summary: RunSummary) -> Iterator[str]:

@@ -121,12 +121,19 @@ def test_the_trace_itself_is_never_written_over(
     assert traces[0].read_bytes() == before
 
 
-def test_pages_say_predicted(traces: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_and_info_say_predicted(
+    traces: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     out, site = tmp_path / "p.cbt", tmp_path / "site"
     assert whatif(monkeypatch, traces[0], "--set", "num_blocks=14", "-o", out) == 0
     monkeypatch.setattr("sys.argv", ["cbtrace", "build", str(traces[0]), str(out), "-o", str(site), "-j", "1"])
     assert run_command() == 0
     pages = {page.parent.name: page.read_text(encoding="utf-8") for page in (site / "runs").glob("*/index.html")}
+    capsys.readouterr()
+    monkeypatch.setattr("sys.argv", ["cbtrace", "info", str(out)])
+    assert run_command() == 0 and ", not measured\n" in capsys.readouterr().out
+    index = (site / "index.html").read_text(encoding="utf-8")
+    assert index.count("predicted, not measured") == 1
     marked = [name for name, text in pages.items() if "predicted, not measured" in text]
     assert len(pages) == 2 and len(marked) == 1
 
@@ -250,3 +257,23 @@ def test_a_folder_without_what_it_takes_is_refused(
     said = {"empty": "holds no experiment.json", "no baseline": "nothing to replay", "with more": "folder alone"}
     assert said[what] in shown.err and shown.err.count("\n") == 1 and shown.out == ""
     assert not (folder / PREDICTIONS_FILE).exists()
+
+
+def test_settings_predicted_before_are_kept_while_the_recordings_are_the_same(
+    traces: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "study"
+    experiment(folder, traces)
+    assert whatif(monkeypatch, folder, "--sweep", "num_blocks=20,30") == 0
+    assert whatif(monkeypatch, folder, "--sweep", "num_blocks=30,40") == 0
+    kept = read_predictions(folder)
+    assert kept is not None
+    assert [one.changes["num_blocks"] for one in kept.settings] == [30, 40, 20]
+    (folder / "runs" / "num_blocks=14.cbt").unlink()
+    assert whatif(monkeypatch, folder, "--set", "num_blocks=50") == 0
+    alone = read_predictions(folder)
+    assert alone is not None and alone.learned_from == ["baseline-r1"]
+    assert [one.changes["num_blocks"] for one in alone.settings] == [50], "the others were predicted by another model"
+    (folder / PREDICTIONS_FILE).write_text("{")
+    assert whatif(monkeypatch, folder, "--set", "num_blocks=50") == 0
+    assert read_predictions(folder) == alone
