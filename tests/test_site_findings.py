@@ -13,8 +13,10 @@ from cbtrace.site.analysis.findings import RULES, Finding, findings
 from cbtrace.site.analysis.summary import summarize
 from cbtrace.site.pages.finding_section import finding_rows
 from cbtrace.site.pages.run import SECTIONS, time_origin
+from cbtrace.site.run_ranks import run_ranks
 from cbtrace.site.words import load_words
-from cbtrace.traces import Trace
+from cbtrace.traces import Trace, open_trace
+from cbtrace.traces.rank_groups import group_of
 from cbtrace.traces.schema import (
     AdmissionStop,
     EndReason,
@@ -32,13 +34,17 @@ from cbtrace.traces.schema import (
     Visible,
 )
 from cbtrace.traces.stepcode import pack_times
+from rank_traces import Rank, rank_paths
 from trace_builder import CAPACITY, UNIT_BYTES, SimRequest, TraceBuilder
 
 MS = 1_000_000
 
 
 def told(trace: Trace) -> dict[str, Finding]:
-    evidence = Evidence(trace, summarize(trace), attribute(trace), time_origin(trace))
+    ranks = run_ranks(trace, group_of(trace.path, trace.path.parent.iterdir()))
+    evidence = Evidence(
+        trace, summarize(trace), attribute(trace), time_origin(trace), ranks.analysis if ranks else None
+    )
     return {finding.rule: finding for finding in findings(evidence)}
 
 
@@ -347,6 +353,11 @@ def unattributed(path: Path) -> Trace:
     return toy.end()
 
 
+def late_rank(path: Path) -> Trace:
+    late = Rank(1, launch_late=lambda step: 100_000 if step % 5 else 0)
+    return open_trace(rank_paths(path.parent, Rank(0), late)[0])
+
+
 TROUBLE: dict[str, Callable[[Path], Trace]] = {
     "failures": failures,
     "oversize": oversize,
@@ -362,6 +373,7 @@ TROUBLE: dict[str, Callable[[Path], Trace]] = {
     "left_out": left_out,
     "gpu_slowed": gpu_slowed,
     "captures": captures,
+    "late_rank": late_rank,
     "shared_prefill": shared_prefill,
     "host_bound": host_bound,
     "idle_engine": idle_engine,
@@ -477,3 +489,13 @@ def test_findings_are_ranked_and_become_sentences(tmp_path: Path) -> None:
     assert "15 % of the KV cache" in text
     assert "{" not in "".join(row.text + row.advice for row in rows.values())
     assert pytest.approx(found[0].numbers["margin_bytes"], abs=1) == CAPACITY * UNIT_BYTES * 15 // 100
+
+
+def test_ranks_that_take_turns_in_being_late_name_no_culprit(tmp_path: Path) -> None:
+    turns = [Rank(n, launch_late=lambda step, n=n: 100_000 if step % 2 == n else 0) for n in range(2)]  # type: ignore[misc]
+    assert "late_rank" not in told(open_trace(rank_paths(tmp_path, *turns)[0]))
+
+
+def test_a_rank_that_is_hardly_late_is_not_told(tmp_path: Path) -> None:
+    paths = rank_paths(tmp_path, Rank(0), Rank(1, launch_late=lambda step: 10_000))
+    assert "late_rank" not in told(open_trace(paths[0]))

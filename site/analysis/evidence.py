@@ -10,6 +10,7 @@ from cbtrace.site.analysis.admission import admission_limits
 from cbtrace.site.analysis.attribution import Cuts, TtftCuts, slowest_kinds
 from cbtrace.site.analysis.gaps import GapKinds
 from cbtrace.site.analysis.pieces import COLUMN
+from cbtrace.site.analysis.ranks import RankAnalysis
 from cbtrace.site.analysis.summary import RunSummary
 from cbtrace.traces.reader import Trace
 from cbtrace.traces.schema import AdmissionStop, Engine
@@ -34,6 +35,8 @@ class Evidence:
     summary: RunSummary
     cuts: Cuts
     origin_ns: int
+    ranks: RankAnalysis | None = None
+    """All ranks of the run, if it had several."""
 
     @property
     def engine(self) -> Engine | None:

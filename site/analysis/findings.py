@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cbtrace.site.analysis import rules_admission, rules_latency, rules_resources
+from cbtrace.site.analysis import rules_admission, rules_latency, rules_ranks, rules_resources
 from cbtrace.site.analysis.evidence import Evidence, Numbers, Told
 
 
@@ -56,6 +56,7 @@ RULES: dict[str, tuple[Callable[[Evidence], Told], str]] = {
     "host_bound": (rules_latency.host_bound, "where"),
     "idle_engine": (rules_latency.idle_engine, "where"),
     "jitter": (rules_latency.jitter, "timeline"),
+    "late_rank": (rules_ranks.late_rank, "ranks"),
     "gpu_slowed": (rules_resources.gpu_slowed, "timeline"),
     "giant_request": (rules_admission.giant_request, "timeline"),
     "input_queue": (rules_latency.input_queue, "where"),

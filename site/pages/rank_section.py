@@ -51,6 +51,8 @@ class RankSection:
     rows: list[RankRow]
     ranks: list[int]
     memory: list[RankMemoryRow]
+    analysis: RankAnalysis
+    """What the section is made from."""
     chart: RankChart
     chart_text: str
     findings: list[Finding]
@@ -75,6 +77,7 @@ def rank_section(ranks: RunRanks, origin_ns: int, words: Words) -> RankSection:
         rows=[_row(rank, wait, found.compared) for rank, wait in zip(found.ranks, waits, strict=True)],
         ranks=[rank.rank for rank in found.ranks],
         memory=_memory(found.ranks, words),
+        analysis=found,
         chart=chart,
         chart_text=text,
         findings=ranks.findings,

@@ -128,7 +128,7 @@ def run_view(
 ) -> RunView:
     """Choose the analysis that the page shows."""
     origin = time_origin(trace)
-    evidence = Evidence(trace, summary, cuts, origin)
+    evidence = Evidence(trace, summary, cuts, origin, ranks.analysis if ranks else None)
     engine = trace.engines[-1] if trace.engines else None
     return RunView(
         slug=slug,
