@@ -163,14 +163,15 @@ def run_files(chrome: Chrome, source: RunSource, write: Write) -> RunRecord:
 
 def _add_requests(out: RunFiles, trace: Trace, cuts: Cuts, origin_ns: int, words: Words) -> None:
     """Add what the page loads of requests when asked."""
-    count = len(trace.requests.id)
-    out.add_part("requests", request_head(trace, cuts.longest_gap, origin_ns, words))
     for part in request_lists(trace, cuts.longest_gap, origin_ns):
         out.add_part("list", part)
-    for found in request_lives(trace, gaps_a_request(count)):
+    begins = []
+    for found in request_lives(trace, gaps_a_request(len(trace.requests.id))):
         for first in range(found.first, found.end, DETAILS_A_FILE):
-            end = min(first + DETAILS_A_FILE, count)
+            end = min(first + DETAILS_A_FILE, found.end)
             out.add_part("request", request_details(cuts.ttft, found, first, end, origin_ns))
+            begins.append(first)
+    out.add_part("requests", request_head(trace, cuts.longest_gap, begins, origin_ns, words))
     out.add_part("goodput", goodput_data(service_times(trace, cuts.longest_gap), words))
 
 

@@ -185,7 +185,7 @@ def test_every_request_is_listed_with_its_instants(
             instant, submit = int(getattr(requests, f"{name}_ns")[row]), int(requests.submit_ns[row])
             expected = request_data.UNKNOWN if instant < 0 else instant // 1000 - submit // 1000
             assert request[f"{name}_us"] == expected
-    head = request_data.request_head(trace, longest, 0, load_words())
+    head = request_data.request_head(trace, longest, [0], 0, load_words())
     files = table(head["files"])
     for number, part in enumerate(lists):
         ends = requests.end_ns[number * listed :][: len(part["id"])]

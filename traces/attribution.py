@@ -106,10 +106,20 @@ class Attribution:
     def blocks(self) -> Iterator[Block]:
         """All pairs, ordered by step, then by request."""
         progress = np.append(self._stays.start, -1)  # the last one answers for stays that are not known, -1
+        for first, last in self._spans():
+            yield self._block(first, last, progress)
+
+    def _spans(self) -> Iterator[tuple[int, int]]:
+        """Rows of steps that make a block: from one up to and without the other."""
         size = max(1, min(_BLOCK_STEPS, _BLOCK_CELLS // max(self._width, 1)))
         for first in range(0, len(self._index), size):
-            last = min(first + size, len(self._index))
-            yield self._block(first, last, progress)
+            yield first, min(first + size, len(self._index))
+
+    def _there(self, first: int, last: int) -> tuple[Ints, Ints, Ints]:
+        """The stays of a block, and between which of its rows each is."""
+        index = self._index[first:last]
+        here = np.flatnonzero((self._stays.begin <= index[-1]) & (self._stays.end > index[0]))
+        return here, np.searchsorted(index, self._stays.begin[here]), np.searchsorted(index, self._stays.end[here])
 
     @cached_property
     def _join(self) -> RequestJoin:
@@ -125,6 +135,21 @@ class Attribution:
                 width=self._width,
             )
         )
+
+    def plain_decodes(self) -> Iterator[tuple[int, Ints]]:
+        """The pairs that are one plain decode, block by block: the first step of a block, and the requests in it.
+
+        The requests are a matrix, shape (steps, slots); -1 where none decodes, or where it is not known.
+        """
+        request = np.append(self._stay_request, -1)
+        for first, last in self._spans():
+            here, begin, end = self._there(first, last)
+            yield first, request[self._occupants(first, last, here, begin, end)]
+
+    @property
+    def wasted(self) -> Listed:
+        """The pairs whose token was dropped, by step."""
+        return Listed(self._steps.wasted.row, self._wasted_request)
 
     def members_of(self, row: int) -> Block:
         """The pairs of one step, ordered by request, without positions."""
@@ -180,10 +205,7 @@ class Attribution:
         return Gaps.of(self._index, self.totals.named == self.members)
 
     def _block(self, first: int, last: int, progress: Ints) -> Block:
-        index = self._index[first:last]
-        here = np.flatnonzero((self._stays.begin <= index[-1]) & (self._stays.end > index[0]))
-        begin = np.searchsorted(index, self._stays.begin[here])
-        end = np.searchsorted(index, self._stays.end[here])
+        here, begin, end = self._there(first, last)
         decodes = self._decodes(first, last, here, begin, end)
         chunks = self._chunks(first, last, here, begin, end)
         both = _Members(*(np.concatenate(pair) for pair in zip(_columns(decodes), _columns(chunks), strict=True)))
@@ -204,18 +226,24 @@ class Attribution:
 
     def _decodes(self, first: int, last: int, here: Ints, begin: Ints, end: Ints) -> _Members:
         """Plain decodes: set bits in slots whose occupant is known."""
+        occupant = self._occupants(first, last, here, begin, end)
+        row, slot = np.nonzero(occupant >= 0)
+        stay = occupant[row, slot]
+        none = np.zeros(row.size, dtype=np.int64)
+        flags = np.full(row.size, ChunkFlag.DECODE | ChunkFlag.NEW_TOKEN, dtype=np.int64)
+        return _Members(row + first, self._stay_request[stay], stay, none, none, flags)
+
+    def _occupants(self, first: int, last: int, here: Ints, begin: Ints, end: Ints) -> Ints:
+        """By step and slot: the stay that decodes there; -1 where none does, or where it is not known."""
         bits = unpack_slots(self._steps.decode.slice(first, last))[:, : self._width]
-        occupant = np.full(bits.shape, -1, dtype=np.int64)
+        occupant = np.full((last - first, self._width), -1, dtype=np.int64)
         slots = self._stays.slot[here]
         inside = slots < bits.shape[1]
         columns = (here[inside].tolist(), slots[inside].tolist(), begin[inside].tolist(), end[inside].tolist())
         for stay, slot, start, stop in zip(*columns, strict=True):
             occupant[start:stop, slot] = stay
-        row, slot = np.nonzero(bits & (occupant >= 0))
-        stay = occupant[row, slot]
-        none = np.zeros(row.size, dtype=np.int64)
-        flags = np.full(row.size, ChunkFlag.DECODE | ChunkFlag.NEW_TOKEN, dtype=np.int64)
-        return _Members(row + first, self._stay_request[stay], stay, none, none, flags)
+        occupant[:, : bits.shape[1]][~bits] = -1
+        return occupant
 
     def _chunks(self, first: int, last: int, here: Ints, begin: Ints, end: Ints) -> _Members:
         """Everything else: chunks, which name their request themselves."""

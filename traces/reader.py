@@ -35,7 +35,7 @@ from .pairs import Block, RequestBlock
 from .recovery import Losses, LostRange, RecoveryReport, report
 from .residency import Residencies, residencies
 from .schema import FORMAT_VERSION, MAGIC, Clock, Engine, Footer, GraphKey, Header, KvGeometry, Notice
-from .stepstore import StepColumns
+from .stepstore import Listed, StepColumns
 from .versions import decoder
 
 UNKNOWN_HEADER = Header(
@@ -178,6 +178,18 @@ class Trace:
     def chunks(self) -> Block:
         """The pairs that are anything but one plain decode, ordered by request, then by step."""
         return self._attribution.totals.chunks
+
+    def plain_decodes(self) -> Iterator[tuple[int, Ints]]:
+        """The pairs that are one plain decode, block by block: the row of its first step, and who decodes in which slot.
+
+        The latter is a matrix, shape (steps, slots); -1 where none decodes, or where it is not known.
+        """
+        return self._attribution.plain_decodes()
+
+    @property
+    def wasted(self) -> Listed:
+        """The pairs of rows of :attr:`steps` and requests whose token was dropped."""
+        return self._attribution.wasted
 
     def members_of(self, step: int) -> Block:
         """The pairs of one step, ordered by request; their positions are not computed (-1)."""

@@ -9,9 +9,7 @@ from cbtrace.site.analysis.attribution import Cutter
 from cbtrace.site.analysis.gaps import GapCuts, longest_places
 from cbtrace.site.analysis.kv_stays import KvStays, Stays
 from cbtrace.site.analysis.lifelines import Lifelines, lifelines
-from cbtrace.traces.pairs import GROUP
 from cbtrace.traces.reader import Trace
-from cbtrace.traces.tables import Table, joined
 
 
 @dataclass(frozen=True)
@@ -27,26 +25,7 @@ class RequestLives:
 
 
 def request_lives(trace: Trace, gaps_a_request: int) -> Iterator[RequestLives]:
-    """All requests of ``trace`` in order, in parts that begin at multiples of :data:`~cbtrace.traces.pairs.GROUP`."""
-    held: list[RequestLives] = []
-    for part in _parts(trace, gaps_a_request):
-        held.append(part)
-        if part.end % GROUP == 0 or part.end == len(trace.requests.id):
-            yield held[0] if len(held) == 1 else _joined(held)
-            held = []
-
-
-def _joined(parts: list[RequestLives]) -> RequestLives:
-    def of(table: type[Table], name: str) -> Table:
-        whole: Table = joined(table, [getattr(part, name) for part in parts])
-        return whole
-
-    return RequestLives(
-        parts[0].first, parts[-1].end, of(Lifelines, "lives"), of(GapCuts, "gaps"), of(KvStays, "stays")
-    )
-
-
-def _parts(trace: Trace, gaps_a_request: int) -> Iterator[RequestLives]:
+    """All requests of ``trace`` in order, some at a time."""
     cutter, stays = Cutter(trace), Stays(trace)
     for part in cutter.parts():
         first, end = part.block.first, part.block.end

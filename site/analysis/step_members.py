@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
-from cbtrace.traces.columns import Ints, StepRequests
+from cbtrace.traces.columns import Ints
 from cbtrace.traces.reader import Trace
-from cbtrace.traces.tables import joined
 
 
 @dataclass(frozen=True)
-class Listed:
-    """Requests listed by row: ``counts[i]`` of them belong to row ``i``."""
+class ByRow:
+    """Requests by row: ``counts[i]`` of them belong to row ``i``."""
 
     counts: Ints
     request: Ints
@@ -24,81 +23,78 @@ class Listed:
 class StepMembers:
     """The members of consecutive steps; rows count from the first of them."""
 
-    joined: Listed
+    joined: ByRow
     """Requests that decode one token in this step, and did not in the one before it here."""
-    left: Listed
+    left: ByRow
     """Requests that decoded one token in the step before, and do not in this one."""
-    others: Listed
+    others: ByRow
     """Requests with other work than one decode token."""
     prefill: Ints
     """Tokens of each of the ``others``."""
     decode: Ints
     recompute: Ints
-    wasted: Listed
+    wasted: ByRow
     """Requests whose token was dropped."""
 
 
 def step_members(trace: Trace, rows: int) -> Iterator[StepMembers]:
     """The members of all steps of ``trace``, ``rows`` steps a part; memory is that of a part and a block."""
-    index = trace.steps.index
-    for first, members in _parts(trace, rows):
-        count = min(rows, len(index) - first)
-        yield _members(members, np.searchsorted(index[first : first + count], members.step), count)
+    others, wasted = trace.chunks, trace.wasted
+    other_order = np.argsort(others.row, kind="stable")
+    other_row = others.row[other_order]
+    for first, (came, went) in _parts(trace, rows):
+        count = min(rows, len(trace.steps.index) - first)
+        bounds = (first, first + count)
+        of = other_order[slice(*np.searchsorted(other_row, bounds))]
+        dropped = slice(*np.searchsorted(wasted.row, bounds))
+        yield StepMembers(
+            joined=_by_row(*came, count),
+            left=_by_row(*went, count),
+            others=_by_row(others.row[of] - first, others.request[of], count),
+            prefill=others.prefill[of],
+            decode=others.decode[of],
+            recompute=others.recompute[of],
+            wasted=_by_row(wasted.row[dropped] - first, wasted.request[dropped], count),
+        )
 
 
-def _parts(trace: Trace, rows: int) -> Iterator[tuple[int, StepRequests]]:
-    """The members of ``rows`` steps at a time, and the row of the first step."""
-    index = trace.steps.index
-    blocks = trace.iter_step_requests()
-    held: list[StepRequests] = []
-    for first in range(0, len(index), rows):
-        end = int(index[first + rows]) if first + rows < len(index) else int(index[-1]) + 1
-        while not held or not len(held[-1].step) or held[-1].step[-1] < end:
-            block = next(blocks, None)
-            if block is None:
-                break
-            held.append(block)
-        cuts = [int(np.searchsorted(block.step, end)) for block in held]
-        yield first, joined(StepRequests, [_rows(block, slice(0, cut)) for block, cut in zip(held, cuts, strict=True)])
-        held = [_rows(block, slice(cut, None)) for block, cut in zip(held, cuts, strict=True) if cut < len(block.step)]
+Changes = tuple[Ints, Ints]
+"""Rows and requests."""
 
 
-def _rows(table: StepRequests, rows: slice) -> StepRequests:
-    return StepRequests(*(getattr(table, field.name)[rows] for field in fields(table)))
+def _parts(trace: Trace, rows: int) -> Iterator[tuple[int, tuple[Changes, Changes]]]:
+    """Who came and who went in each part, and the row of its first step."""
+    came: list[Changes] = []
+    went: list[Changes] = []
+    for at, there, before in _pieces(trace, rows):
+        if at % rows == 0 and at:
+            yield at - rows, (_joined(came), _joined(went))
+            came, went = [], []
+        changed = np.concatenate([before, there])
+        row, slot = np.nonzero(changed[1:] != changed[:-1])
+        for found, who in ((came, changed[1:][row, slot]), (went, changed[:-1][row, slot])):
+            found.append((row[who >= 0] + at % rows, who[who >= 0]))
+    if came:
+        yield (len(trace.steps.index) - 1) // rows * rows, (_joined(came), _joined(went))
 
 
-def _members(members: StepRequests, row: Ints, count: int) -> StepMembers:
-    plain = (members.prefill == 0) & (members.recompute == 0) & (members.decode == 1)
-    came, left = _changes(members.request[plain], row[plain], count)
-    others = ~plain
-    return StepMembers(
-        joined=came,
-        left=left,
-        others=_listed(row[others], members.request[others], count),
-        prefill=members.prefill[others],
-        decode=members.decode[others],
-        recompute=members.recompute[others],
-        wasted=_listed(row[members.wasted], members.request[members.wasted], count),
-    )
+def _pieces(trace: Trace, rows: int) -> Iterator[tuple[int, Ints, Ints]]:
+    """Plain decodes of steps of one part and one block: the first row, who decodes, and who did in the row before."""
+    before = np.zeros((1, 0), dtype=np.int64)
+    for first, there in trace.plain_decodes():
+        at = first
+        while at < first + len(there):
+            end = min(first + len(there), (at // rows + 1) * rows)
+            none = np.full((1, there.shape[1]), -1, dtype=np.int64)
+            yield at, there[at - first : end - first], none if at % rows == 0 else before
+            before = there[end - first - 1 : end - first]
+            at = end
 
 
-def _changes(request: Ints, row: Ints, count: int) -> tuple[Listed, Listed]:
-    """Who came and who left by row, of requests that were there in rows."""
-    order = np.argsort(request, kind="stable")
-    request, row = request[order], row[order]
-    begins = (request != np.roll(request, 1)) | (row != np.roll(row, 1) + 1)
-    if len(begins):
-        begins[0] = True
-    ends = np.roll(begins, -1)
-    gone = row[ends] + 1
-    seen = gone < count
-    return _sorted(row[begins], request[begins], count), _sorted(gone[seen], request[ends][seen], count)
+def _joined(parts: list[Changes]) -> Changes:
+    return np.concatenate([row for row, _ in parts]), np.concatenate([request for _, request in parts])
 
 
-def _sorted(row: Ints, request: Ints, count: int) -> Listed:
-    order = np.argsort(row, kind="stable")
-    return _listed(row[order], request[order], count)
-
-
-def _listed(row: Ints, request: Ints, count: int) -> Listed:
-    return Listed(np.bincount(row, minlength=count), request)
+def _by_row(row: Ints, request: Ints, count: int) -> ByRow:
+    order = np.lexsort((request, row))
+    return ByRow(np.bincount(row, minlength=count), request[order])

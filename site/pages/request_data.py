@@ -5,7 +5,7 @@ Every request of a run is there, in order of its ordinal, so that an ordinal say
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,11 +40,13 @@ _COUNTS = ("prompt_tokens", "generated", "prefix_hit", "recomputed", "soft_reset
 _TROUBLE = {EndReason.FAILED: 3, EndReason.CANCELLED: 2, EndReason.RUNNING: 1}
 
 
-def request_head(trace: Trace, longest: Ints, origin_ns: int, words: Words) -> dict[str, Any]:
+def request_head(
+    trace: Trace, longest: Ints, details: Sequence[int], origin_ns: int, words: Words
+) -> dict[str, Any]:
     """What the list of requests begins with: orders of the whole run, and the span of time of each file of the list.
 
-    ``longest`` is the longest token gap of each request in ns, -1 without one. Times are microseconds from
-    ``origin_ns``.
+    ``longest`` is the longest token gap of each request in ns, -1 without one; ``details`` are the ordinals that the
+    files of details begin with. Times are microseconds from ``origin_ns``.
     """
     requests = trace.requests
     count = len(requests.id)
@@ -58,7 +60,7 @@ def request_head(trace: Trace, longest: Ints, origin_ns: int, words: Words) -> d
         "all": count,
         "unknown": UNKNOWN,
         "listed_a_file": LISTED_A_FILE,
-        "details_a_file": DETAILS_A_FILE,
+        "details": packed_table({"first": np.array(details, dtype=np.int64)}),
         "gaps_a_request": gaps_a_request(count),
         "files": packed_table(files),
         "orders": packed_table({name: _largest(values) for name, values in _measures(requests, longest).items()}),

@@ -48,8 +48,10 @@
 
   async function details(ordinal) {
     await begin();
-    const part = await cbtrace.part(data, "request", Math.floor(ordinal / head.details_a_file));
-    const at = ordinal % head.details_a_file;
+    const { first: begins } = cbtrace.table(head.details);
+    const file = cbtrace.position(begins, ordinal);
+    const part = await cbtrace.part(data, "request", file);
+    const at = ordinal - begins[file];
     const first = cbtrace.groupStarts(part.gaps)[at];
     let reached = 0;
     return {
