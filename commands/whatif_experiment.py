@@ -88,6 +88,7 @@ def write_study(found: Study, source: ExperimentSource) -> Path:
             it.values,
             doubts_told([it]),
             "" if it.refused is None else str(it.refused),
+            it.memory_bytes,
         )
         for it in found.predictions
     ]
@@ -100,6 +101,7 @@ def write_study(found: Study, source: ExperimentSource) -> Path:
         errors=errors,
         settings=settings,
         tool_version=version("cbtrace"),
+        own_memory_bytes=found.own.memory_bytes,
     )
     predictions.settings += _kept(predictions, source.folder)
     with writing(source.folder / PREDICTIONS_FILE):

@@ -36,6 +36,8 @@ class Prediction:
     """What lies beyond what was seen."""
     refused: ReplayError | None = None
     trace: Path | None = None
+    memory_bytes: int | None = None
+    """Of the device, as the engine's own memory model reckons; None where no device was recorded."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ class Study:
             "host_slowness": list(self.seen),
             "measured": self.measured,
             "own_settings": self.own.values,
+            "own_memory_bytes": self.own.memory_bytes,
             "predictions": [_plain(prediction) for prediction in self.predictions],
             "left_out": [{"run": left.name, "errors": left.errors} for left in self.left_out],
         }
@@ -93,6 +96,7 @@ def _plain(prediction: Prediction) -> dict[str, Any]:
     return {
         "changes": prediction.changes,
         "values": prediction.values,
+        "memory_bytes": prediction.memory_bytes,
         "doubts": doubts_told([prediction]),
         "refused": None if refused is None else {"slug": refused.slug, "text": str(refused)},
         "trace": None if prediction.trace is None else str(prediction.trace),
@@ -216,7 +220,17 @@ def _predicted(
                 doubts = predict(recording, changes, model, path, overwrite=overwrite)
         except ReplayError as error:
             return Prediction(changes, refused=error)
-        return Prediction(changes, _values(path), tuple(doubts), trace=output)
+        return Prediction(changes, _values(path), tuple(doubts), None, output, _memory_bytes(path, recording))
+
+
+def _memory_bytes(predicted: Path, recording: Recording) -> int | None:
+    """What was allocated before the cache was made, and the terms of the engine's memory model."""
+    from cbtrace.recorder.whatif.settings import device_before_cache
+    from cbtrace.traces import open_trace
+
+    device = device_before_cache(recording.trace)
+    terms = open_trace(predicted).engines[0].predicted_memory
+    return device[2] + sum(terms.values()) if device is not None and terms else None
 
 
 def _values(path: Path) -> Values:

@@ -27,8 +27,10 @@ def lines(found: Study) -> Iterator[str]:
     several = f"{len(found.paths)} recordings, replayed" if len(found.paths) > 1 else "replayed"
     yield f"{found.name}: {several} with their own settings exactly as recorded. Times in ms."
     yield ""
-    yield " " * width + "".join(f"{label:>{_WIDTH}}" for label in _LABELS)
-    yield _row("measured", found.measured, width)
+    memory = found.own.memory_bytes is not None
+    yield " " * width + "".join(f"{label:>{_WIDTH}}" for label in (*_LABELS, *(["memory, GiB"] if memory else [])))
+    peak = found.measured["peak_memory_bytes"]
+    yield _row("measured", found.measured, width) + (_gib(peak) if memory else "")
     yield from _of("predicted, as it was", found.own, width)
     for row, prediction in zip(rows, found.predictions, strict=True):
         yield from _of(row, prediction, width)
@@ -40,11 +42,16 @@ def _of(label: str, prediction: Prediction, width: int) -> Iterator[str]:
     if prediction.values is None:
         yield f"{label:<{width}}  {prediction.refused}"
     else:
-        yield _row(f"{label}{' *' if prediction.doubts else ''}", prediction.values, width)
+        row = _row(f"{label}{' *' if prediction.doubts else ''}", prediction.values, width)
+        yield row + (_gib(prediction.memory_bytes) if prediction.memory_bytes is not None else "")
 
 
 def _row(label: str, values: Values, width: int) -> str:
     return f"{label:<{width}}" + "".join(f"{_cell(values[key]):>{_WIDTH}}" for key in (*_TIMES, *COUNTS))
+
+
+def _gib(size: float | None) -> str:
+    return f"{'unknown' if size is None else f'{size / (1 << 30):,.3g}':>{_WIDTH}}"
 
 
 def _cell(value: float | None) -> str:
@@ -96,6 +103,8 @@ def how_sure(found: Study, kept: Path | None) -> Iterator[str]:
         yield "Nobody knows how slow it will be next time; all settings above are predicted for the same, usual host."
     else:
         yield "How far these predictions are off is not known from one recording: give more, with other settings."
+    if found.own.memory_bytes is not None:
+        yield "Memory is predicted as the engine's own model reckons; what is then measured may be more or less."
     if doubts := doubts_told([found.own, *found.predictions]):
         yield f"* Beyond what was seen: {'; '.join(doubts)}."
     yield from (f"Not learned from: {why}" for why in found.left_aside)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,15 @@ from cbtrace.site.analysis.summary import summarize
 from cbtrace.traces import open_trace
 from cbtrace.traces.experiment import Experiment, RunEntry, StageEntry, VariantEntry, write_experiment
 from cbtrace.traces.predictions import PREDICTIONS_FILE, read_predictions
-from engines import Case, prompts, tiny_llama
+from engines import VERSION, Case, prompts, tiny_llama
 
 pytestmark = pytest.mark.engine
+
+H200 = [
+    Path(str(files("cbtrace.traces") / "samples" / f"{name}.cbt"))
+    for name in ("h200-5.24.0-soft-resets", "h200-num-blocks-64-1")
+]
+"""Recorded on a GPU."""
 
 
 @pytest.fixture(scope="module")
@@ -277,3 +284,21 @@ def test_settings_predicted_before_are_kept_while_the_recordings_are_the_same(
     (folder / PREDICTIONS_FILE).write_text("{")
     assert whatif(monkeypatch, folder, "--set", "num_blocks=50") == 0
     assert read_predictions(folder) == alone
+
+
+def test_memory_is_told_where_a_device_was_recorded_and_what_does_not_fit_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sample = next(path for path in H200 if open_trace(path).header.fingerprint["software.transformers"] == VERSION)
+    blocks = open_trace(sample).engines[0].resolved["num_blocks"]
+    assert isinstance(blocks, int)
+    assert whatif(monkeypatch, sample, "--sweep", f"num_blocks={2 * blocks},{10**7}", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    larger, too_large = found["predictions"]
+    unit = open_trace(sample).engines[0].predicted_memory["kv_cache"]
+    assert larger["memory_bytes"] - found["own_memory_bytes"] >= unit, "twice the blocks are twice the KV cache"
+    assert too_large["refused"]["slug"] == "predicted-does-not-fit" and too_large["values"] is None
+    assert "would not fit on the device" in too_large["refused"]["text"]
+    assert whatif(monkeypatch, sample, "--set", f"num_blocks={2 * blocks}") == 0
+    out = capsys.readouterr().out
+    assert "memory, GiB" in out and "as the engine's own model reckons" in out

@@ -42,6 +42,8 @@ class PredictedSetting(Struct):
     """What the prediction asked for beyond what recordings show, in words."""
     refused: str = ""
     """Why there are no numbers, in a sentence."""
+    memory_bytes: int | None = None
+    """Memory of the device, as the engine's own model reckons; ``None`` where no device was recorded."""
 
 
 class Predictions(Struct):
@@ -61,6 +63,8 @@ class Predictions(Struct):
     settings: list[PredictedSetting]
     tool_version: str = ""
     format: int = PREDICTIONS_FORMAT
+    own_memory_bytes: int | None = None
+    """Of the settings that the base was run with."""
 
 
 def read_predictions(folder: Path) -> Predictions | None:

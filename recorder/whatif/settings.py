@@ -71,7 +71,7 @@ class EngineSettings:
                 "be padded are not known: name a recording with graphs first.",
                 slug="whatif-setting",
             )
-        device = _device_before_cache(trace)
+        device = device_before_cache(trace)
         anew = {"safety_margin"} if "scheduler_type" in changes else set()
         if device is not None and changes.keys() & _SIZING:
             anew.add("num_blocks")
@@ -111,7 +111,7 @@ class EngineSettings:
         return ContinuousBatchingConfig(**values, use_cuda_graph=False, use_async_batching=False)
 
 
-def _device_before_cache(trace: Trace) -> tuple[int, int, int] | None:
+def device_before_cache(trace: Trace) -> tuple[int, int, int] | None:
     """Bytes of the device, reserved and allocated on it when the cache was about to be made; None when unknown."""
     memory = trace.memory
     if "model_loaded" not in memory.mark:

@@ -9,7 +9,7 @@ from typing import Any
 
 from cbtrace.site import formats
 from cbtrace.site.analysis.experiment import ExperimentRuns
-from cbtrace.site.analysis.experiment_effects import SPEED, THROUGHPUT
+from cbtrace.site.analysis.experiment_effects import MEMORY, SPEED, THROUGHPUT
 from cbtrace.site.analysis.experiment_predictions import (
     COUNTS,
     Forecast,
@@ -50,6 +50,8 @@ class ForecastRow:
     state: str
     state_text: str
     cells: list[ForecastCell]
+    memory: str
+    """Of the device, as the engine's model reckons; a dash where it is not known."""
     notes: list[str]
 
 
@@ -61,7 +63,7 @@ class ForecastSection:
     error: str
     columns: list[ValueColumn]
     errors: list[str]
-    """Of each column: ``± 12 %``."""
+    """Of each column, memory the last: ``± 12 %``. So are the following two."""
     own: list[str]
     """Predicted for the settings of the replayed run."""
     measured: list[str]
@@ -82,9 +84,9 @@ def forecast_section(runs: ExperimentRuns, words: Words) -> ForecastSection:
         intro=words("experiment.predicted.intro", base=predictions.base, runs=learned),
         error=words(f"experiment.predicted.{error}"),
         columns=value_columns(KEYS, words),
-        errors=[_error(predictions, key) for key in KEYS],
-        own=[value_text(key, predictions.own.get(key)) for key in KEYS],
-        measured=[value_text(key, base.value(key)) for key in KEYS],
+        errors=[*(_error(predictions, key) for key in KEYS), formats.UNKNOWN],
+        own=[*(value_text(key, predictions.own.get(key)) for key in KEYS), formats.size(predictions.own_memory_bytes)],
+        measured=[value_text(key, base.value(key)) for key in (*KEYS, MEMORY)],
         base=predictions.base,
         rows=[_row(forecast, number, predictions, words) for number, forecast in enumerate(found, 1)],
     )
@@ -112,6 +114,7 @@ def _row(forecast: Forecast, number: int, predictions: Predictions, words: Words
         state=forecast.state,
         state_text=words(f"experiment.predicted.state.{forecast.state}", slos=slos, variant=variant),
         cells=[_cell(forecast, key, predictions, words) for key in KEYS],
+        memory=formats.size(forecast.setting.memory_bytes),
         notes=list(_notes(forecast, slos, words)),
     )
 
