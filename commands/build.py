@@ -115,11 +115,10 @@ def _build_single_file(files: list[Path], output: Path, title: str, lang: str) -
 def _counted(report: BuildReport) -> str:
     kept = sum(run.kept for run in report.runs)
     parts = [f"{len(report.runs) - kept} built", f"{kept} unchanged"]
-    if report.joined:
-        parts.append(f"{report.joined} more traces joined as ranks")
     if report.failed:
         parts.append(f"{len(report.failed)} left out")
-    return f"Runs: {', '.join(parts)}."
+    joined = f" Traces joined as further ranks: {report.joined}." if report.joined else ""
+    return f"Runs: {', '.join(parts)}.{joined}"
 
 
 def _waiting() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cbtrace.traces import Trace
+from cbtrace.traces.rank_groups import RankGroup, rank_groups, rank_of_file
 from cbtrace.traces.schema import Clock, EndReason, Frame, Memory, Step
 from cbtrace.traces.stepcode import pack_times, unpack_times
 from trace_builder import TraceBuilder, engine, header
@@ -82,6 +83,12 @@ def record_rank(path: Path, rank: Rank) -> Trace:
     for request in (first, second):
         build.finish(request, EndReason.CANCELLED)
     return build.close()
+
+
+def group_of(path: Path, others: Iterable[Path]) -> RankGroup | None:
+    """The run of one file among others; None for a file of one process."""
+    places = filter(None, map(rank_of_file, dict.fromkeys([path, *others])))
+    return next((group for group in rank_groups(places) if path in group.paths), None)
 
 
 def rank_paths(folder: Path, *ranks: Rank, stem: str = "run") -> list[Path]:

@@ -16,7 +16,6 @@ from cbtrace.site.pages.run import SECTIONS, time_origin
 from cbtrace.site.run_ranks import run_ranks
 from cbtrace.site.words import load_words
 from cbtrace.traces import Trace, open_trace
-from cbtrace.traces.rank_groups import group_of
 from cbtrace.traces.schema import (
     AdmissionStop,
     EndReason,
@@ -34,7 +33,7 @@ from cbtrace.traces.schema import (
     Visible,
 )
 from cbtrace.traces.stepcode import pack_times
-from rank_traces import Rank, rank_paths
+from rank_traces import Rank, group_of, rank_paths
 from trace_builder import CAPACITY, UNIT_BYTES, SimRequest, TraceBuilder
 
 MS = 1_000_000

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cbtrace.traces import open_trace
-from cbtrace.traces.rank_groups import RankFile, group_of, rank_groups, rank_of_file, rank_of_trace, ranks_in_words
-from rank_traces import Rank, rank_paths
+from cbtrace.traces.rank_groups import MOST_RANKS, RankFile, rank_groups, rank_of_file, rank_of_trace, ranks_in_words
+from rank_traces import Rank, group_of, rank_paths
 from trace_builder import eventful
 
 
@@ -46,8 +46,9 @@ def test_what_is_no_rank_has_no_place(tmp_path: Path) -> None:
 
 
 def test_ranks_that_make_no_sense_are_none(tmp_path: Path) -> None:
-    for number, world, run_id in ((2, 2, "a"), (-1, 2, "a"), (0, 2, "")):
-        (path,) = rank_paths(tmp_path, Rank(number, world=world, run_id=run_id), stem=f"{number}")
+    senseless = [(2, 2, "a"), (-1, 2, "a"), (0, 2, ""), (1, MOST_RANKS + 1, "a"), (1, 1 << 62, "a")]
+    for at, (number, world, run_id) in enumerate(senseless):
+        (path,) = rank_paths(tmp_path, Rank(number, world=world, run_id=run_id), stem=f"{at}")
         assert rank_of_file(path) is None
 
 

@@ -22,6 +22,9 @@ from .recovery import Finding
 from .schema import Engine, Header, Severity, Step
 from .versions import decoder
 
+MOST_RANKS = 1 << 16
+"""A file that claims to be of more processes is of none that can be told."""
+
 
 @dataclass(frozen=True)
 class RankFile:
@@ -65,7 +68,7 @@ class RankGroup:
             names = ranks_in_words(self.twice)
             text = (
                 f"There are several files of {names} under this run id, and which of them belong together cannot be "
-                f"told: they were taken in the order of their names."
+                "told: they were taken in the order of their names."
             )
             found.append(Finding("rank-twice", Severity.WARNING, "ranks", text))
         return found
@@ -102,7 +105,9 @@ def rank_of_file(path: Path) -> RankFile | None:
 
 
 def _rank_file(path: Path, header: Header | None, engine: Engine | None) -> RankFile | None:
-    if header is None or header.world_size < 2 or not header.run_id or not 0 <= header.rank < header.world_size:
+    if header is None or not header.run_id or not 0 <= header.rank < header.world_size:
+        return None
+    if not 2 <= header.world_size <= MOST_RANKS:
         return None
     told = engine.model.get("tensor_parallel") if engine else None
     split = told if isinstance(told, int) and not isinstance(told, bool) and 0 < told <= header.world_size else None
@@ -144,17 +149,6 @@ def stand_ins(paths: Iterable[Path]) -> list[Path]:
     groups = rank_groups(file for path in paths if (file := rank_of_file(path)) is not None)
     further = {path for group in groups for path in group.paths[1:]}
     return [path for path in paths if path not in further]
-
-
-def group_of(path: Path, others: Iterable[Path]) -> RankGroup | None:
-    """The group of one file, with those of ``others`` that are of the same run; None for a file of one process."""
-    own = rank_of_file(path)
-    if own is None:
-        return None
-    # The file itself comes first, and so is in the first group of its ranks.
-    found = (rank_of_file(other) for other in others if other != path)
-    same = [other for other in found if other is not None and other.run_id == own.run_id]
-    return next(group for group in rank_groups([own, *same]) if own in group.files)
 
 
 def ranks_in_words(ranks: Sequence[int]) -> str:
