@@ -15,7 +15,7 @@ import platform
 import sys
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -113,12 +113,32 @@ def _tour(browser: Browser, page: Path, places: int) -> None:
         _tell("first load, MB", [sum(sizes) / 1e6])
         seen.page.wait_for_timeout(500)
         _tell("overview drawn, ms", [float(seen.ask("window.drawnAt"))])
+        _rare(seen)
         _zooms(seen, places)
         _steps(seen, places)
         _requests(seen)
         _heap(seen.page.context.new_cdp_session(seen.page))
         assert seen.troubles == [], seen.troubles
         print(f"loaded in all {sum(sizes) / 1e6:.1f} MB in {len(sizes)} files")
+
+
+def _rare(seen: Visit) -> None:
+    """What the overview has of the slowest step and of events, and whether a zoom leads to the step."""
+    longest, names, marks = seen.ask("""(() => {
+      const data = cbtrace.arrived.get(document.body.dataset.key);
+      const [rows, marks] = [cbtrace.table(data.rows), cbtrace.table(data.marks)];
+      return [Math.max(...rows.duration_max_us), data.mark_names, Array.from(marks.kind, (kind, i) => [kind, marks.count[i]])];
+    })()""")
+    counts: Counter[str] = Counter()
+    for kind, count in marks:
+        counts[names[int(kind)]] += int(count)
+    told = ", ".join(f"{count} x {name}" for name, count in counts.items())
+    print(f"the overview has a step of {longest / 1e3:.0f} ms, and marks of {told or 'no event'}")
+    print(f"slowest gap of the table: {seen.text('#gap-1 td')} ms")
+    window = str(seen.page.get_attribute("#gap-1 a[data-window-link]", "data-window-link")).split(",")
+    for _ in range(3):
+        _, told = seen.page.evaluate(ZOOM, [float(at) for at in window])
+    print(f"zoomed to it: {told}")
 
 
 def _zooms(seen: Visit, places: int) -> None:
@@ -154,8 +174,9 @@ def _requests(seen: Visit) -> None:
     seen.page.locator("#requests").scroll_into_view_if_needed()
     seen.page.wait_for_selector("[data-drawn-lanes]")
     _tell("lanes when they come into view, ms", [1000 * (time.perf_counter() - begun)])
-    for order in ("ttft", "gap", "trouble"):
+    for order in ("ttft", "gap", "resets", "trouble"):
         _told(f"sorted by {order}", seen.page.evaluate(FIND, ["[data-requests-sort]", order, "change"]))
+        print(f"    first: {seen.page.locator('[data-requests-rows] tbody tr').first.text_content()}")
     last = seen.ask("document.querySelector('[data-requests-rows] tbody tr th').textContent")
     _told(f"first search, for {last}", seen.page.evaluate(FIND, ["[data-requests-find]", last, "input"]))
     _told("next search", seen.page.evaluate(FIND, ["[data-requests-find]", last[:-1], "input"]))

@@ -25,7 +25,7 @@ from cbtrace.traces.schema import EndReason
 
 LISTED_A_FILE = 4096
 DETAILS_A_FILE = 256
-ORDERED = 2000
+ORDERED = 10_000
 """How far an order by a number goes over the whole run; what matches a search or a window is sorted wholly."""
 GAPS_A_REQUEST = 8
 GAPS_STORED = 600_000
