@@ -40,10 +40,10 @@ def test_who_comes_first_to_a_meeting_waits_for_the_last(tmp_path: Path) -> None
 
 
 def test_a_meeting_after_a_pause_says_nothing(tmp_path: Path) -> None:
-    """The rank that asks for work first waits for work, and not for the other rank."""
+    """The rank that asks for work first waits for work, and not for the other rank: this is counted apart."""
     late = Rank(1, come_late=lambda step: 20 * US, pause_before=10)
     found = analyzed(tmp_path, Rank(0, pause_before=10), late)
-    assert found.after_pause == 2
+    assert (found.after_pause, found.after_pause_ns) == (2, 20 * US)
     assert found.waits is not None
     assert [wait.meeting_ns for wait in found.waits] == [(STEPS - 2) * 20 * US, 0]
 

@@ -31,7 +31,8 @@ from cbtrace.traces.schema import StepFlag
 
 PAUSE_NS = 1_000_000
 """A step that begins this much later than the one before has ended, on every rank, follows a pause: the ranks had
-nothing to do, and who waited for whom at its meeting says nothing."""
+nothing to do. Its meeting is counted apart: a request wakes the engine of rank 0 only, and the others come to the
+meeting when they next look for work, which says nothing of how quick they are."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,9 @@ class RankAnalysis:
     compared: int
     """Steps that all ranks have."""
     after_pause: int
-    """Of those, steps whose meeting was left out because it followed a pause."""
+    """Of those, steps that follow a pause, the first of all included."""
+    after_pause_ns: int
+    """From the first rank's coming to the last one's, summed over these meetings but for the first of all."""
     skew_share: float | None
     """Sum of ``lag_ns`` and ``meeting_ns`` over the step time of the first rank in the same steps."""
 
@@ -125,7 +128,8 @@ def analyze_ranks(traces: Iterable[Trace]) -> RankAnalysis:
     rows = join.on_all & join.one_clock
     after_pause = rows & (paused == 1).all(axis=0)
     slowest, lag = _lags(join, rows)
-    meeting = np.where(rows, np.where(after_pause, 0, _spread(join.of_all("start_ns"))), UNKNOWN)
+    apart = _spread(join.of_all("start_ns"))
+    meeting = np.where(rows, np.where(after_pause, 0, apart), UNKNOWN)
     busy = int(step_ns[0, rows].sum())
     return RankAnalysis(
         join=join,
@@ -138,6 +142,7 @@ def analyze_ranks(traces: Iterable[Trace]) -> RankAnalysis:
         gpu_spread_ns=_gpu_spread(join),
         compared=int(join.on_all.sum()),
         after_pause=int(after_pause.sum()),
+        after_pause_ns=int(apart[1:][after_pause[1:]].sum()),
         skew_share=int((lag + meeting)[rows].sum()) / busy if busy > 0 else None,
     )
 

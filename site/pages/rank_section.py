@@ -109,6 +109,7 @@ def _text(found: RankAnalysis, words: Words) -> str:
         share=formats.percent(found.skew_share),
         steps=formats.number(found.compared),
         paused=formats.number(found.after_pause),
+        pauses=formats.seconds(found.after_pause_ns / 1e9),
     )
 
 
