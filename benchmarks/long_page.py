@@ -127,7 +127,8 @@ def _rare(seen: Visit) -> None:
     longest, names, marks = seen.ask("""(() => {
       const data = cbtrace.arrived.get(document.body.dataset.key);
       const [rows, marks] = [cbtrace.table(data.rows), cbtrace.table(data.marks)];
-      return [Math.max(...rows.duration_max_us), data.mark_names, Array.from(marks.kind, (kind, i) => [kind, marks.count[i]])];
+      const told = Array.from(marks.kind, (kind, i) => [kind, marks.count[i]]);
+      return [Math.max(...rows.duration_max_us), data.mark_names, told];
     })()""")
     counts: Counter[str] = Counter()
     for kind, count in marks:
