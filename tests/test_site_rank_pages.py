@@ -14,6 +14,7 @@ from cbtrace.site.single_run import build_single_run
 from conftest import Cbtrace
 from pages import visit
 from rank_traces import STEPS, Rank, rank_paths
+from test_pages_accessibility import grave
 
 LATE = Rank(1, launch_late=lambda step: 30_000 if step > 5 else 0)
 
@@ -161,6 +162,19 @@ def test_the_page_in_a_browser_draws_ranks_and_names_the_slowest_of_a_step(
             assert "最後に起動したのは rank 1" in said
         assert seen.ask("document.querySelector('[data-chart=ranks] canvas').height") > 100
         assert seen.troubles == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_section_is_accessible_and_fits_a_phone(browser: Browser, tmp_path: Path, scheme: str) -> None:
+    paths = rank_paths(tmp_path, *(Rank(number, world=9, split=9) for number in range(8)))
+    paths[3].write_bytes(paths[3].read_bytes()[:-500])
+    report = build_site(paths, tmp_path / "site")
+    with visit(browser, color_scheme=scheme) as seen:
+        seen.goto(report.out / report.runs[0].page)
+        seen.page.wait_for_selector("[data-drawn-ranks]")
+        assert grave(seen) == []
+        seen.page.set_viewport_size({"width": 360, "height": 800})
+        assert seen.ask("document.documentElement.scrollWidth") <= 360
 
 
 def test_one_file_holds_all_ranks(browser: Browser, tmp_path: Path, cbtrace: Cbtrace) -> None:
