@@ -54,7 +54,6 @@ def connected(address: str | None = None) -> Iterator[None]:
     _quiet(ray)
     # The cluster that is started here is of no concern to anybody else.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         ray.init(address=where, log_to_driver=False, logging_level="ERROR", include_dashboard=None if where else False)
     except Exception as error:

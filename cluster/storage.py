@@ -1,7 +1,8 @@
 """Files at a place that fsspec knows: ``s3://``, ``gs://``, a shared folder. Each appears whole or not at all.
 
-Credentials are fsspec's own affair (its configuration, the environment, the cloud's). Where a URL holds some all the
-same, they are never shown; nor is what a library says of an error, which may repeat them.
+Credentials are fsspec's own affair (its configuration, the environment, the cloud's). A URL with a password is refused:
+the operating system and Ray keep command lines. What a URL holds before an ``@`` is never shown, and neither is what a
+library says of an error, which may repeat it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ _WHOLE = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci
 """Protocols of stores in which an object appears when its upload is complete: there is nothing to rename."""
 
 
+_PASSWORD = re.compile(r"://[^/@:]*:(?!\d+(?:/|$)).*@")
+"""A user, a colon and something that is no port, and an ``@`` anywhere behind: passwords may hold any character."""
+
+
 class StorageError(CbtraceError):
     """Something cannot be read from a storage, or written to it."""
 
@@ -27,7 +32,7 @@ class StorageError(CbtraceError):
 
 def shown(url: str) -> str:
     """A URL for people to see: without user, password, and what follows a question mark."""
-    return re.sub(r"://[^/@]*@", "://***@", url).partition("?")[0]
+    return re.sub(r"://[^/]*@", "://***@", _PASSWORD.sub("://***@", url)).partition("?")[0]
 
 
 class Storage:
@@ -37,12 +42,19 @@ class Storage:
         url: what fsspec calls it; a path without a protocol is a local folder.
 
     Raises:
-        UsageError: fsspec, or its part for this protocol, is not installed; or the protocol does not exist.
+        UsageError: fsspec, or its part for this protocol, is not installed; the protocol does not exist; or the URL
+            holds a password.
     """
 
     def __init__(self, url: str) -> None:
         self.shown = shown(url)
         """Its URL, without credentials."""
+        if _PASSWORD.search(url):
+            raise UsageError(
+                f"{self.shown} was given with a password: keep it in fsspec's configuration or in the environment, and "
+                "name the URL without it.",
+                slug="storage-password",
+            )
         try:
             core = importlib.import_module("fsspec.core")
             self._fs, root = core.url_to_fs(url)
@@ -57,7 +69,7 @@ class Storage:
                 f"{self.shown} is no place that fsspec knows ({type(error).__name__}): write it as s3://BUCKET/FOLDER "
                 "or as a folder.",
                 slug="storage-unknown",
-            ) from error
+            ) from None
         self._root = str(root).rstrip("/")
         self._whole = url.partition(":")[0].lower() in _WHOLE
 
@@ -144,7 +156,7 @@ class Storage:
             raise StorageError(
                 f"{self.shown} cannot be {what} ({reason.lower()[:80]}): see to its permissions and its space, and the "
                 "same command goes on."
-            ) from error
+            ) from None
 
 
 def _stays_inside(name: str) -> bool:
@@ -163,6 +175,12 @@ declare(
     Severity.BROKEN,
     "A URL names a storage that needs a package which is not installed.",
     "Install fsspec (part of 'cbtrace[ray]') and what it needs for the protocol: s3fs for s3://, gcsfs for gs://.",
+)
+declare(
+    "storage-password",
+    Severity.BROKEN,
+    "A URL on the command line holds a password, and command lines are seen and kept by others.",
+    "Keep credentials where fsspec looks for them: its configuration, the environment, or the cloud's own.",
 )
 declare(
     "storage-unknown",

@@ -57,8 +57,8 @@ class Progress:
     """Which of the runs this is, from 1."""
     total: int
     left_s: float | None
-    """Seconds until the end, as the runs so far let expect; ``None`` while that is not known. Runs that go on beside
-    each other are counted one after the other."""
+    """Seconds until the end, as the runs so far let expect, if as many run at once as now; ``None`` while that is not
+    known."""
     report: Report | None = None
     """What a run that goes on has just said."""
     where: str = ""
@@ -156,6 +156,8 @@ class Runner:
     def _tell(self, news: News, run: RunEntry, report: Report | None = None, where: str = "") -> None:
         runs = self.experiment.runs
         left_s = remaining_s(self.experiment)
+        if left_s is not None:
+            left_s /= max(1, sum(other.status == "running" for other in runs) + (news == "ended"))
         self._on_progress(Progress(news, run, runs.index(run) + 1, len(runs), left_s, report, where))
 
     # What is next ----------------------------------------------------------------------------------------------------
