@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cbtrace.traces import TraceExistsError, TraceWriter, attribution, open_trace
+from cbtrace.traces import TraceExistsError, TraceWriter, attribution, by_request, open_trace
 from cbtrace.traces.export.perfetto import perfetto, write_perfetto
 from cbtrace.traces.schema import Memory, Step, StepFlag
 from trace_builder import TraceBuilder, eventful
@@ -190,6 +190,7 @@ def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
 
 def test_memory_grows_with_the_steps_and_not_with_the_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attribution, "_BLOCK_STEPS", 50)
+    monkeypatch.setattr(by_request, "PART_PAIRS", 1600)
     peaks = []
     for steps in (200, 800):
         build = TraceBuilder(tmp_path / f"{steps}.cbt")

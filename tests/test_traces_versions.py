@@ -15,7 +15,7 @@ import pytest
 from cbtrace.traces import TraceError, TraceExistsError, UsageError, codec, open_trace, upgrade_trace, versions
 from cbtrace.traces.frames import preamble, read_preamble, seal
 from cbtrace.traces.invariants import check
-from cbtrace.traces.schema import FORMAT_VERSION, EndReason, EventKind, Frame, Roster, Severity, Step
+from cbtrace.traces.schema import FORMAT_VERSION, EndReason, EventKind, Frame, Severity, Step
 from pinned_values import differences, frames_of, values
 from trace_builder import eventful
 
@@ -110,7 +110,7 @@ def test_rosters_of_version_1_know_no_positions() -> None:
     upgraded = versions._from_1([6, 5, 2, [0, 0, 1, 1], [0, 1]])
     assert upgraded == [6, 5, 2, [0, 0, 1, 1], [0, 1], [-1, -1], [-1, -1]]
     trace = open_trace(FIXTURES / "version-1-eventful.cbt")
-    rosters = [frame for frame in trace._intake.membership if isinstance(frame, Roster)]
+    rosters = trace._intake.rosters
     assert rosters
     assert all(roster.positions == roster.delivered == [-1] * len(roster.serials) for roster in rosters)
 

@@ -1,15 +1,20 @@
-"""Takes frames one by one and packs them: steps into numpy columns chunk by chunk, everything else into lists."""
+"""Takes frames one by one and packs them: those of which there are many become columns, chunk by chunk."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from array import array
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from .codec import CHUNKS, PACKED_SIZE
+from .columns import Ints
+from .frame_table import FrameTable, first_rows
+from .residency import Admitted, Move, Moves
 from .schema import (
     Admit,
     Clock,
@@ -40,14 +45,9 @@ MAX_ENTRIES = 1 << 40
 _LARGEST = (1 << 63) - 1
 _MOST_BITS = MAX_SLOTS // 8
 _DEPARTURES = (EventKind.SOFT_RESET, EventKind.OFFLOAD)
+_ADMIT, _END, _EVENT, _ROSTER, _BREACH = range(5)
+_MOVES = np.array([Move.ADMIT, Move.LEAVE, Move.LEAVE, Move.ROSTER, Move.BREACH], dtype=np.int64)
 _IN_FLIGHT = 2  # steps that an asynchronous engine may have scheduled and not yet written
-
-
-@dataclass(frozen=True)
-class Breach:
-    """Frames may have been lost here in the file: nothing before ``step`` is in doubt through it."""
-
-    step: int
 
 
 @dataclass
@@ -57,22 +57,18 @@ class Intake:
     header: Header | None = None
     footer: Footer | None = None
     engines: list[Engine] = field(default_factory=list)
-    requests: dict[int, Request] = field(default_factory=dict)
-    visible: dict[int, int] = field(default_factory=dict)
-    """First ``t_ns`` by request."""
-    ends: dict[int, End] = field(default_factory=dict)
-    second_ends: list[End] = field(default_factory=list)
-    admits: dict[int, Admit] = field(default_factory=dict)
-    """By serial."""
-    events: list[Event] = field(default_factory=list)
-    memory: list[Memory] = field(default_factory=list)
-    gpu: list[Gpu] = field(default_factory=list)
+    requests: FrameTable[Request] = field(default_factory=lambda: FrameTable(Request))
+    visible: FrameTable[Visible] = field(default_factory=lambda: FrameTable(Visible))
+    ends: FrameTable[End] = field(default_factory=lambda: FrameTable(End))
+    admits: FrameTable[Admit] = field(default_factory=lambda: FrameTable(Admit))
+    events: FrameTable[Event] = field(default_factory=lambda: FrameTable(Event))
+    memory: FrameTable[Memory] = field(default_factory=lambda: FrameTable(Memory))
+    gpu: FrameTable[Gpu] = field(default_factory=lambda: FrameTable(Gpu))
+    rosters: list[Roster] = field(default_factory=list)
     clocks: list[Clock] = field(default_factory=list)
     graph_keys: dict[int, GraphKey] = field(default_factory=dict)
     notices: list[Notice] = field(default_factory=list)
     token_ids: dict[int, bytes] = field(default_factory=dict)
-    membership: list[Admit | End | Event | Roster | Breach] = field(default_factory=list)
-    """What moves requests in and out of slots, in the order of the file."""
     overwritten: Overwritten | None = None
     """What a ring gave up; the newest word on it."""
     frames: int = 0
@@ -89,6 +85,26 @@ class Intake:
         self._steps = StepStore()
         self._seen: set[int] = set()
         self._now = 0
+        self._move_kind, self._move_step, self._move_row = array("b"), array("q"), array("q")
+        self._last_counted = -1
+        self._takers: dict[type[msgspec.Struct], Callable[[Any], object]] = {
+            Header: self._take_header,
+            Engine: self.engines.append,
+            Request: self.requests.add,
+            Visible: self.visible.add,
+            Admit: self._take_admit,
+            Roster: self._take_roster,
+            End: self._take_end,
+            Event: self._take_event,
+            Memory: self.memory.add,
+            Gpu: self.gpu.add,
+            Clock: self.clocks.append,
+            GraphKey: lambda frame: self.graph_keys.setdefault(frame.id, frame),
+            TokenIds: lambda frame: self.token_ids.setdefault(frame.request, frame.ids),
+            Notice: self.notices.append,
+            Footer: self._take_footer,
+            Overwritten: self._take_overwritten,
+        }
 
     def take(self, frame: Frame, payload: bytes) -> None:
         """Store one frame. ``payload`` is the frame as read: it tells repeats."""
@@ -104,17 +120,20 @@ class Intake:
         if not _possible(frame):
             self.impossible += 1
             return
-        self._take_other(frame)
+        self._takers[type(frame)](frame)
 
     def breach(self) -> None:
         """Note that bytes were lost at this place of the file."""
-        self.membership.append(Breach(self._now))
+        self._move(_BREACH, self._now, -1)
 
     def breach_somewhere(self) -> None:
         """Note that frames are missing and nothing shows where: in doubt is all since admissions were last counted."""
-        counts = [0 if self.overwritten is None else self.overwritten.step]
-        counts += [frame.step for frame in self.membership if isinstance(frame, Admit | Roster)]
-        self.membership.append(Breach(max(counts)))
+        self._move(_BREACH, max(0 if self.overwritten is None else self.overwritten.step, self._last_counted), -1)
+
+    @property
+    def breached(self) -> bool:
+        """Whether frames may have been lost somewhere."""
+        return _BREACH in self._move_kind
 
     def finish(self) -> StepColumns:
         """The steps, packed. Call it once, after the last frame."""
@@ -145,76 +164,90 @@ class Intake:
             if index >= self._now:
                 self._now = index + 1
 
-    def _take_other(self, frame: Frame) -> None:
-        if isinstance(frame, Header):
-            self.header = self.header or frame
-            self.reordered += self.frames > 1
-        elif isinstance(frame, Engine):
-            self.engines.append(frame)
-        elif isinstance(frame, Request):
-            self.requests.setdefault(frame.request, frame)
-        elif isinstance(frame, Visible):
-            self.visible[frame.request] = min(frame.t_ns, self.visible.get(frame.request, frame.t_ns))
-        elif isinstance(frame, Admit | Roster):
-            if isinstance(frame, Admit):
-                self.admits.setdefault(frame.serial, frame)
-            self._member(frame)
-        elif isinstance(frame, End):
-            if frame.request in self.ends:
-                self.second_ends.append(frame)
-            else:
-                self.ends[frame.request] = frame
-            self._member(frame)
-        elif isinstance(frame, Event):
-            self.events.append(frame)
-            if frame.kind in _DEPARTURES:
-                self._member(frame)
-        else:
-            self._take_sample(frame)
+    def _take_header(self, frame: Header) -> None:
+        self.header = self.header or frame
+        self.reordered += self.frames > 1
 
-    def _take_sample(self, frame: Frame) -> None:
-        if isinstance(frame, Memory):
-            self.memory.append(frame)
-        elif isinstance(frame, Gpu):
-            self.gpu.append(frame)
-        elif isinstance(frame, Clock):
-            self.clocks.append(frame)
-        elif isinstance(frame, GraphKey):
-            self.graph_keys.setdefault(frame.id, frame)
-        elif isinstance(frame, TokenIds):
-            self.token_ids.setdefault(frame.request, frame.ids)
-        elif isinstance(frame, Notice):
-            self.notices.append(frame)
-        elif isinstance(frame, Footer):
-            self.footer = frame
-        elif isinstance(frame, Overwritten):
-            self.overwritten = frame
-            # What came before says who was alive then, not who was in which slot when: the roster that follows does.
-            self.membership.clear()
-            # It has the order of requests, not of time, and no steps.
-            self.reordered = int(self.last_step >= 0)
-            self._now = 0
+    def _take_footer(self, frame: Footer) -> None:
+        self.footer = frame
 
-    def _member(self, frame: Admit | End | Event | Roster) -> None:
-        late = frame.step < self._now
-        self.reordered += late
-        if late and isinstance(frame, Roster):
+    def _take_admit(self, frame: Admit) -> None:
+        self._member(_ADMIT, frame.step, self.admits.add(frame))
+
+    def _take_roster(self, frame: Roster) -> None:
+        if frame.step < self._now:
+            self.reordered += 1
             return  # it would bring back those who have left meanwhile
-        self.membership.append(frame)
-        self._now = max(self._now, frame.step)
+        self.rosters.append(frame)
+        self._member(_ROSTER, frame.step, len(self.rosters) - 1)
 
-    def ordinals_seen(self, steps: StepColumns) -> Iterator[NDArray[np.int64]]:
+    def _take_end(self, frame: End) -> None:
+        self._member(_END, frame.step, self.ends.add(frame))
+
+    def _take_event(self, frame: Event) -> None:
+        row = self.events.add(frame)
+        if frame.kind in _DEPARTURES:
+            self._member(_EVENT, frame.step, row)
+
+    def _take_overwritten(self, frame: Overwritten) -> None:
+        self.overwritten = frame
+        # What came before says who was alive then, not who was in which slot when: the roster that follows does.
+        for column in (self._move_kind, self._move_step, self._move_row, self.rosters):
+            del column[:]
+        self._last_counted = -1
+        # It has the order of requests, not of time, and no steps.
+        self.reordered = int(self.last_step >= 0)
+        self._now = 0
+
+    def _member(self, kind: int, step: int, row: int) -> None:
+        self.reordered += step < self._now
+        self._move(kind, step, row)
+        if kind in (_ADMIT, _ROSTER):
+            self._last_counted = max(self._last_counted, step)
+        self._now = max(self._now, step)
+
+    def _move(self, kind: int, step: int, row: int) -> None:
+        self._move_kind.append(kind)
+        self._move_step.append(step)
+        self._move_row.append(row)
+
+    @property
+    def requests_known(self) -> int:
+        """How many requests have a frame that introduces them."""
+        return len(first_rows(self.requests.numbers("request"))[0])
+
+    def moves(self) -> Moves:
+        """What moves requests in and out of slots, in the order of the file."""
+        kind = np.array(self._move_kind, dtype=np.int64)
+        row = np.array(self._move_row, dtype=np.int64)
+        columns = {name: np.full(len(kind), -1, dtype=np.int64) for name in ("request", "serial", "slot", "start")}
+        for code, table, names in (
+            (_ADMIT, self.admits, tuple(columns)),
+            (_END, self.ends, ("request",)),
+            (_EVENT, self.events, ("request",)),
+        ):
+            at = np.flatnonzero(kind == code)
+            for name in names:
+                columns[name][at] = table.numbers(name)[row[at]]
+        rosters = kind == _ROSTER
+        columns["serial"][rosters] = row[rosters]
+        return Moves(kind=_MOVES[kind], step=np.array(self._move_step, dtype=np.int64), rosters=self.rosters, **columns)
+
+    def admitted(self) -> Admitted:
+        """All admissions, one of each number."""
+        _, rows = first_rows(self.admits.numbers("serial"))
+        return Admitted(*(self.admits.numbers(name)[rows] for name in Admitted.__dataclass_fields__))
+
+    def ordinals_seen(self, steps: StepColumns) -> Iterator[Ints]:
         """All request ordinals that any frame names; of a ring, those of requests that it kept."""
-        named: set[int] = {*self.requests, *self.visible, *self.ends, *self.token_ids}
-        named.update(admit.request for admit in self.admits.values())
+        yield np.array(list(self.token_ids), dtype=np.int64)
+        for table in (self.requests, self.visible, self.ends, self.admits):
+            yield table.numbers("request")
         if self.overwritten is None:
-            for event in self.events:
-                named.update(ordinal for ordinal in _ordinals_of_event(event) if ordinal >= 0)
-            named.update(request.parent for request in self.requests.values() if request.parent >= 0)
-        for frame in self.membership:
-            if isinstance(frame, Roster):
-                named.update(frame.slots[1::2])
-        yield np.array(sorted(named), dtype=np.int64)
+            named = [self.events.numbers("request"), self.requests.numbers("parent")]
+            named.append(self.events.numbers("blocks")[self.events.numbers("kind") == EventKind.FORK])
+            yield from (ordinals[ordinals >= 0] for ordinals in named)
+        yield from (np.array(roster.slots[1::2], dtype=np.int64) for roster in self.rosters)
         yield steps.chunks.request
         yield steps.wasted.request
         yield steps.starved.request
@@ -226,9 +259,9 @@ def _ordinals_of_event(event: Event) -> tuple[int, ...]:
 
 def _possible(frame: Frame) -> bool:
     """Whether all numbers of a frame fit the tables: 64 bits, ordinals below 2**32, slots below 65536."""
-    for value in msgspec.structs.astuple(frame):
-        if isinstance(value, int) and not -_LARGEST <= value <= _LARGEST:
-            return False
+    numbers = _NUMBERS[type(frame)](frame)
+    if max(numbers) > _LARGEST or min(numbers) < -_LARGEST:
+        return False
     if isinstance(frame, Roster):
         return _possible_roster(frame)
     if isinstance(frame, Admit) and not _possible_admission(frame):
@@ -239,6 +272,17 @@ def _possible(frame: Frame) -> bool:
         return False
     ordinal = getattr(frame, "request", 0)
     return 0 <= ordinal <= MAX_ORDINAL
+
+
+def _numbers(kind: type[msgspec.Struct]) -> Callable[[Any], tuple[int, ...]]:
+    """Takes the integers of a frame; at least two, so that they come as a tuple."""
+    names = [field.name for field in msgspec.structs.fields(kind) if field.type is int]
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda frame: (0, *(getattr(frame, name) for name in names))
+
+
+_NUMBERS = {kind: _numbers(kind) for kind in get_args(Frame)}
 
 
 def _possible_admission(admit: Admit) -> bool:

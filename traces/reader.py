@@ -29,8 +29,9 @@ from .columns import (
 from .compressed import MAGIC as ZSTD_MAGIC
 from .compressed import ZstdFile
 from .errors import EmptyTraceError, NotATraceError, TraceError, TraceNotFoundError, TraceVersionError
+from .frame_table import first_rows
 from .frames import PREAMBLE_BYTES, Damage, FrameScanner, nearest_version, preamble, read_preamble
-from .intake import Breach, Intake
+from .intake import Intake
 from .pairs import Block, RequestBlock
 from .recovery import Losses, LostRange, RecoveryReport, report
 from .residency import Residencies, residencies
@@ -145,7 +146,10 @@ class Trace:
     @property
     def second_ends(self) -> Ints:
         """Requests that have a second, different terminal state: there are none in a sound trace."""
-        return self._ordinals.rows(np.array([end.request for end in self._intake.second_ends], dtype=np.int64))
+        ended = self._intake.ends.numbers("request")
+        again = np.ones(len(ended), dtype=np.bool_)
+        again[first_rows(ended)[1]] = False
+        return self._ordinals.rows(ended[again])
 
     @cached_property
     def request_sums(self) -> tables.RequestSums:
@@ -180,7 +184,7 @@ class Trace:
         return self._attribution.totals.chunks
 
     def plain_decodes(self) -> Iterator[tuple[int, Ints]]:
-        """The pairs that are one plain decode, block by block: the row of its first step, and who decodes in which slot.
+        """The pairs that are one plain decode, block by block: the row of its first step, and who decodes where.
 
         The latter is a matrix, shape (steps, slots); -1 where none decodes, or where it is not known.
         """
@@ -348,20 +352,20 @@ def _read(path: Path, file: BinaryIO | ZstdFile, scanner: FrameScanner, version:
 
 def _stays(intake: Intake, packed: StepColumns, requests: int) -> Residencies:
     """Who was in which slot, given that the end mark may count more frames than are there."""
-    missing = _steps_missing(intake, packed)
+    missing, admitted = _steps_missing(intake, packed), intake.admitted()
 
     def known() -> Residencies:
         return residencies(
-            intake.membership,
-            intake.admits,
+            intake.moves(),
+            admitted,
             steps_missing=missing > 0 or intake.overwritten is not None,
             from_start=intake.overwritten is None,
         )
 
     stays = known()
-    if any(isinstance(frame, Breach) for frame in intake.membership):
+    if intake.breached:
         return stays
-    explained = stays.admissions_lost + missing + requests - len(intake.requests)
+    explained = stays.admissions_lost + missing + requests - intake.requests_known
     if _frames_promised(intake) - intake.frames <= explained:
         return stays
     intake.breach_somewhere()
@@ -402,7 +406,7 @@ def _losses(
         steps_missing=_steps_missing(intake, packed),
         steps_overwritten=intake.overwritten.steps if intake.overwritten else 0,
         admissions_lost=trace._stays.admissions_lost,
-        requests_unknown=len(trace._ordinals) - len(intake.requests),
+        requests_unknown=len(trace._ordinals) - intake.requests_known,
         frames_repeated=intake.repeated + packed.repeated,
         frames_reordered=intake.reordered + packed.reordered,
         frames_unreadable=unreadable + intake.impossible,

@@ -2,17 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import enum
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from .columns import Ints
-from .intake import Breach
-from .schema import Admit, End, Event, Roster
+from .frame_table import rows_of
+from .schema import Roster
 
 _FOREVER = np.iinfo(np.int64).max
-_Move = Admit | End | Event | Roster | Breach
+_AT_ONCE = 1 << 16
+
+
+class Move(enum.IntEnum):
+    """What changes who is in which slot, or what is known of it."""
+
+    ADMIT = 0
+    LEAVE = 1
+    ROSTER = 2
+    BREACH = 3  # frames may have been lost here in the file: nothing before the step is in doubt through it
+
+
+@dataclass(frozen=True)
+class Moves:
+    """The moves of a trace as columns, in the order of the file; -1 where a kind has no such number."""
+
+    kind: Ints
+    step: Ints
+    request: Ints
+    serial: Ints
+    """Of an admission; of a roster, its place among :attr:`rosters`."""
+    slot: Ints
+    start: Ints
+    rosters: list[Roster]
+
+    def in_order(self) -> Ints:
+        """The moves by step, admissions of one step by number: changes nothing in a sound trace."""
+        order = np.argsort(self.step, kind="stable")
+        places = np.flatnonzero(self.kind[order] == Move.ADMIT)
+        admits = order[places]
+        order[places] = admits[np.lexsort((self.serial[admits], self.step[admits]))]
+        return order
+
+    def rows(self) -> Iterator[tuple[int, int, int, int, int, int]]:
+        """Kind, step, request, serial, slot and start of each move, in order."""
+        order = self.in_order()
+        columns = (self.kind, self.step, self.request, self.serial, self.slot, self.start)
+        for first in range(0, len(order), _AT_ONCE):
+            rows = order[first : first + _AT_ONCE]
+            yield from zip(*(column[rows].tolist() for column in columns), strict=True)
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """All admissions that were read, as columns."""
+
+    serial: Ints
+    slot: Ints
+    request: Ints
+    step: Ints
+    start: Ints
+
+    def find(self, serial: int) -> tuple[int, int, int, int] | None:
+        """Slot, request, step and start of an admission."""
+        row = int(rows_of(self.serial, np.array([serial]))[0])
+        if row < 0:
+            return None
+        return int(self.slot[row]), int(self.request[row]), int(self.step[row]), int(self.start[row])
 
 
 @dataclass(frozen=True)
@@ -28,7 +86,7 @@ class Residencies:
     admissions_lost: int
 
 
-@dataclass
+@dataclass(slots=True)
 class _Stay:
     serial: int
     slot: int
@@ -52,8 +110,7 @@ class _Ledger:
     lost stays believed there only up to the loss, unless a later roster confirms the same stay.
     """
 
-    admits: Mapping[int, Admit]
-    """All admissions that were read, by serial."""
+    admitted: Admitted
     steps_missing: bool
     """Whether positions have to be taken from rosters, since they cannot be counted through all steps."""
     next_serial: int | None
@@ -69,15 +126,15 @@ class _Ledger:
     """The step at which admissions were last counted: those that are missing came later."""
     lost: int = 0
 
-    def admit(self, frame: Admit) -> None:
-        if self.next_serial is not None and frame.serial < self.next_serial:
+    def admit(self, step: int, request: int, serial: int, slot: int, start: int) -> None:
+        if self.next_serial is not None and serial < self.next_serial:
             return  # out of order or repeated: the gap it would have filled has been dealt with
-        self._count(frame.serial)
-        self.next_serial = frame.serial + 1
-        self._leave(self.by_slot.get(frame.slot), frame.step)
-        self._leave(self.by_request.get(frame.request), frame.step)
-        self._enter(_Stay(frame.serial, frame.slot, frame.request, frame.step, frame.start))
-        self.counted = frame.step
+        self._count(serial)
+        self.next_serial = serial + 1
+        self._leave(self.by_slot.get(slot), step)
+        self._leave(self.by_request.get(request), step)
+        self._enter(_Stay(serial, slot, request, step, start))
+        self.counted = step
 
     def depart(self, request: int, step: int) -> None:
         stay = self.by_request.get(request)
@@ -134,9 +191,9 @@ class _Ledger:
 
     def _recovered(self, serial: int, slot: int, request: int, step: int) -> _Stay:
         """A stay that a roster tells of, from its admission on if that was read after all."""
-        admit = self.admits.get(serial)
-        if admit is not None and (admit.slot, admit.request) == (slot, request) and admit.step <= step:
-            return _Stay(serial, slot, request, admit.step, admit.start)
+        admit = self.admitted.find(serial)
+        if admit is not None and admit[:2] == (slot, request) and admit[2] <= step:
+            return _Stay(serial, slot, request, admit[2], admit[3])
         return _Stay(serial, slot, request, step, -1)
 
     def _enter(self, stay: _Stay) -> None:
@@ -151,45 +208,29 @@ class _Ledger:
             self.by_request.pop(stay.request, None)
 
 
-def _in_order(membership: Iterable[_Move]) -> list[_Move]:
-    """The frames by step, admissions of one step by number. Undoes a reordering; changes nothing in a sound trace."""
-    ordered = sorted(membership, key=lambda frame: frame.step)
-    places = [at for at, frame in enumerate(ordered) if isinstance(frame, Admit)]
-    admits = [frame for frame in ordered if isinstance(frame, Admit)]
-    admits.sort(key=lambda admit: (admit.step, admit.serial))
-    for at, admit in zip(places, admits, strict=True):
-        ordered[at] = admit
-    return ordered
-
-
-def residencies(
-    membership: Iterable[_Move],
-    admits: Mapping[int, Admit],
-    *,
-    steps_missing: bool,
-    from_start: bool,
-) -> Residencies:
-    """Stays in slots, from the frames that move requests in and out, in the order of the file.
+def residencies(moves: Moves, admitted: Admitted, *, steps_missing: bool, from_start: bool) -> Residencies:
+    """Stays in slots, from the moves of a trace.
 
     Args:
-        membership: the frames.
-        admits: all admissions that were read, by serial.
+        moves: what changes who is in which slot.
+        admitted: all admissions that were read.
         steps_missing: whether any step is missing, so that positions cannot be counted through.
-        from_start: whether the frames go back to the first admission; a ring's do not.
+        from_start: whether the moves go back to the first admission; a ring's do not.
     """
-    ledger = _Ledger(admits, steps_missing, 0 if from_start else None)
-    for frame in _in_order(membership):
-        if isinstance(frame, Admit):
-            ledger.admit(frame)
-        elif isinstance(frame, Roster):
-            ledger.roster(frame)
-        elif isinstance(frame, Breach):
-            if ledger.breach is None:
-                ledger.breach = frame.step
-        else:
-            ledger.depart(frame.request, frame.step)
+    ledger = _Ledger(admitted, steps_missing, 0 if from_start else None)
+    for kind, step, request, serial, slot, start in moves.rows():
+        if kind == Move.ADMIT:
+            ledger.admit(step, request, serial, slot, start)
+        elif kind == Move.LEAVE:
+            ledger.depart(request, step)
+        elif kind == Move.ROSTER:
+            ledger.roster(moves.rosters[serial])
+        elif ledger.breach is None:
+            ledger.breach = step
     ledger.finish()
     rows = [stay for stay in ledger.stays if stay.end > stay.begin]
-    table = np.array([(s.slot, s.request, s.begin, s.end, s.start) for s in rows], dtype=np.int64).reshape(-1, 5)
-    slot, request, begin, end, start = table.T
-    return Residencies(slot, request, begin, end, start, ledger.lost)
+
+    def column(name: str) -> Ints:
+        return np.fromiter((getattr(stay, name) for stay in rows), np.int64, len(rows))
+
+    return Residencies(column("slot"), column("request"), column("begin"), column("end"), column("start"), ledger.lost)

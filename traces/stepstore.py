@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from .codec import unpack_rest, unpack_steps
 from .columns import Ints
-from .schema import CHUNK_FIELDS, Step, StepDetail
+from .pairs import ranges
+from .schema import CHUNK_FIELDS, Step
 from .stepcode import CHUNK_DTYPE, INSTANTS, ORDINAL_DTYPE, unpack_times
 
 _CHUNK_STEPS = 4096
@@ -72,15 +73,47 @@ class StepColumns:
         return len(self.instants)
 
 
+class _Sparse:
+    """Packed values that few steps have, in one string of bytes."""
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self._dtype = dtype
+        self._row, self._length, self._data = array("q"), array("q"), bytearray()
+
+    def add(self, row: int, data: bytes | None) -> None:
+        """Take the values of a step."""
+        if data:
+            self._row.append(row)
+            self._length.append(len(data))
+            self._data += data
+
+    def flat(self, place: Ints) -> tuple[Ints, NDArray[Any], int]:
+        """Rows and values in order of rows, and how many strings had a wrong length.
+
+        ``place`` says where each row went; -1 for nowhere.
+        """
+        row, length = place[np.array(self._row, dtype=np.int64)], np.array(self._length, dtype=np.int64)
+        whole = length % self._dtype.itemsize == 0
+        wrong = int((~whole & (row >= 0)).sum())
+        at = np.flatnonzero(whole & (row >= 0))
+        at = at[np.argsort(row[at], kind="stable")]
+        data = np.frombuffer(self._data, dtype=np.uint8)
+        if len(at) < len(row) or (np.diff(at) < 0).any():
+            data = data[ranges((np.cumsum(length) - length)[at], length[at])]
+        return np.repeat(row[at], length[at] // self._dtype.itemsize), data.view(self._dtype), wrong
+
+
 class StepStore:
     """Takes steps one by one; see the module."""
 
     def __init__(self) -> None:
-        self._numbers: list[NDArray[np.int64]] = []
+        self._numbers: dict[str, list[NDArray[Any]]] = {name: [] for name in _NUMBERS}
         self._instants: list[NDArray[np.int64]] = []
         self._lengths: list[NDArray[np.int64]] = []
         self._blobs = bytearray()
-        self._details: list[tuple[int, StepDetail]] = []
+        self._chunks = _Sparse(CHUNK_DTYPE)
+        self._wasted, self._starved = _Sparse(ORDINAL_DTYPE), _Sparse(ORDINAL_DTYPE)
+        self._groups: list[tuple[int, bytes]] = []
         self._count = 0
         self._start_chunk()
 
@@ -93,7 +126,11 @@ class StepStore:
     def add(self, step: Step) -> None:
         """Take a step."""
         if step.detail is not None:
-            self._details.append((self._count, step.detail))
+            self._chunks.add(self._count, step.detail.chunks)
+            self._wasted.add(self._count, step.detail.wasted)
+            self._starved.add(self._count, step.detail.starved)
+            if step.detail.groups:
+                self._groups.append((self._count, step.detail.groups))
         self._plain.append((len(self._decode), step))
         self._decode.append(step.decode)
         self._added()
@@ -103,8 +140,7 @@ class StepStore:
         self._places[form].append(len(self._decode))
         self._packed[form].append(payload)
         bits, chunks = unpack_rest(payload)
-        if chunks:
-            self._details.append((self._count, StepDetail(chunks)))
+        self._chunks.add(self._count, chunks)
         self._decode.append(bits)
         self._added()
 
@@ -125,7 +161,8 @@ class StepStore:
             at = self._places[form]
             numbers[at, :-1], instants[at] = unpack_steps(form, payloads)
             numbers[at, -1] = 1  # attempts: a step with more has details
-        self._numbers.append(numbers)
+        for column, name in enumerate(_NUMBERS):
+            self._numbers[name].append(_narrowed(numbers[:, column]))
         self._instants.append(instants)
         self._lengths.append(np.fromiter(map(len, self._decode), dtype=np.int64, count=size))
         self._blobs += b"".join(self._decode)
@@ -134,36 +171,41 @@ class StepStore:
     def finish(self) -> StepColumns:
         """Put the steps in order of index, drop repeats, flatten the sparse parts. The store is empty then."""
         self._flush()
-        numbers, self._numbers = np.concatenate(self._numbers), []
-        instants, self._instants = np.concatenate(self._instants), []
+        numbers = {name: np.concatenate(self._numbers.pop(name), dtype=np.int64) for name in _NUMBERS}
+        instants, self._instants = np.asfortranarray(np.concatenate(self._instants)), []
         lengths, self._lengths = np.concatenate(self._lengths), []
         offsets = np.cumsum(lengths) - lengths
-        index, reordered = numbers[:, 0], 0
-        if (np.diff(index) > 0).all():
-            place = np.arange(self._count)
-        else:
+        index, reordered, place = numbers["index"], 0, np.arange(self._count)
+        if not (np.diff(index) > 0).all():
             _, order = np.unique(index, return_index=True)  # the first of each index, in order
             reordered = int((np.diff(order) < 0).sum())
             place = np.full(self._count, -1, dtype=np.int64)
             place[order] = np.arange(len(order))
-            numbers, instants, offsets, lengths = (part[order] for part in (numbers, instants, offsets, lengths))
-        rows = sorted((int(place[row]), at) for at, (row, _) in enumerate(self._details) if place[row] >= 0)
-        details = [(row, self._details[at][1]) for row, at in rows]
-        chunks, bad = _flatten([(row, detail.chunks) for row, detail in details], CHUNK_DTYPE)
-        wasted, bad_wasted = _flatten([(row, detail.wasted) for row, detail in details], ORDINAL_DTYPE)
-        starved, bad_starved = _flatten([(row, detail.starved) for row, detail in details], ORDINAL_DTYPE)
+            numbers = {name: column[order] for name, column in numbers.items()}
+            instants, offsets, lengths = (part[order] for part in (instants, offsets, lengths))
+        row, chunks, bad = self._chunks.flat(place)
+        wasted, starved = self._wasted.flat(place), self._starved.flat(place)
         return StepColumns(
-            numbers={name: np.ascontiguousarray(numbers[:, at]) for at, name in enumerate(_NUMBERS)},
+            numbers=numbers,
             instants=instants,
             decode=Blobs(self._blobs, offsets, lengths),
-            chunks=Chunks(chunks[0], *(chunks[1][name].astype(np.int64) for name, _ in CHUNK_FIELDS)),
+            chunks=Chunks(row, *(chunks[name].astype(np.int64) for name, _ in CHUNK_FIELDS)),
             wasted=Listed(wasted[0], wasted[1].astype(np.int64)),
             starved=Listed(starved[0], starved[1].astype(np.int64)),
-            groups={row: detail.groups for row, detail in details if detail.groups},
-            repeated=self._count - len(numbers),
+            groups={int(place[row]): groups for row, groups in self._groups if place[row] >= 0},
+            repeated=self._count - len(instants),
             reordered=reordered,
-            malformed=bad + bad_wasted + bad_starved,
+            malformed=bad + wasted[2] + starved[2],
         )
+
+
+def _narrowed(column: Ints) -> NDArray[Any]:
+    """The same numbers in as few bytes as hold them."""
+    low, high = int(column.min(initial=0)), int(column.max(initial=0))
+    for kind in (np.int8, np.int16, np.int32):
+        if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:
+            return column.astype(kind)
+    return column.copy()  # not a view: that would keep the other columns
 
 
 def _row(step: Step) -> tuple[int, ...]:
@@ -179,13 +221,3 @@ def _row(step: Step) -> tuple[int, ...]:
         step.graph,
         1 if step.detail is None else step.detail.attempts,
     )
-
-
-def _flatten(parts: Sequence[tuple[int, bytes | None]], dtype: np.dtype[Any]) -> tuple[tuple[Ints, NDArray[Any]], int]:
-    """Join packed values of several steps; returns rows and values, and how many parts were of a wrong length."""
-    whole = [(row, data) for row, data in parts if data and len(data) % dtype.itemsize == 0]
-    wrong = sum(1 for _, data in parts if data) - len(whole)
-    value = np.frombuffer(b"".join([data for _, data in whole]), dtype=dtype)
-    counts = [len(data) // dtype.itemsize for _, data in whole]
-    row = np.repeat(np.array([row for row, _ in whole], dtype=np.int64), counts)
-    return (row, value), wrong

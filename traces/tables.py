@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
 from .attribution import Attribution, Ordinals
 from .columns import Admissions, Bools, Events, Ints, Requests, Steps, Tokens
+from .frame_table import FrameTable, first_rows, rows_of
 from .intake import Intake
-from .schema import ChunkFlag, End, EndReason, Engine, Event, EventKind, GraphKey, Request, RequestFlag, Roster
+from .schema import ChunkFlag, EndReason, Engine, Event, EventKind, GraphKey, RequestFlag, Visible
 from .stepstore import Chunks, StepColumns
 
 Table = TypeVar("Table")
-Row = TypeVar("Row")
+Text = TypeVar("Text", str, bytes)
 
 
 def column(values: Iterable[int]) -> Ints:
@@ -35,13 +36,12 @@ def _dtype(table: type[Any], name: str) -> type[np.generic]:
     return np.bool_ if table.__annotations__[name] == "Bools" else np.int64
 
 
-def sampled(table: type[Table], frames: Sequence[Any]) -> Table:
-    """A table of frames whose fields have the names of its columns (``t_ns`` becomes ``time_ns``)."""
+def sampled(table: type[Table], frames: FrameTable[Any], rows: Ints | None = None) -> Table:
+    """A table of frames, or of some of them, whose fields have the names of its columns (``t_ns`` is ``time_ns``)."""
     columns: dict[str, Any] = {}
     for field in dataclasses.fields(table):  # type: ignore[arg-type]
-        source = "t_ns" if field.name == "time_ns" else field.name
-        values = [getattr(frame, source) for frame in frames]
-        columns[field.name] = values if field.type == "list[str]" else column(values)
+        values = frames.column("t_ns" if field.name == "time_ns" else field.name)
+        columns[field.name] = values if rows is None else values[rows]
     return table(**columns)
 
 
@@ -127,24 +127,23 @@ def _padded(graph: Ints, keys: dict[int, GraphKey], queries: Ints, kv: Ints) -> 
 
 def requests(intake: Intake, attribution: Attribution, ordinals: Ordinals, sums: RequestSums) -> Requests:
     """One row a request."""
-    known = [intake.requests.get(ordinal) for ordinal in ordinals.values.tolist()]
-    ends = [intake.ends.get(ordinal) for ordinal in ordinals.values.tolist()]
+    known, ends = _Found(intake.requests, ordinals), _Found(intake.ends, ordinals)
     totals = attribution.totals
     hits, saved, admitted = _admission_sums(intake, ordinals)
     return Requests(
-        id=[request.id if request else "" for request in known],
-        incarnation=_from(known, lambda request: request.incarnation),
-        parent=ordinals.rows(_from(known, lambda request: request.parent)),
-        prompt_tokens=_from(known, lambda request: request.prompt_tokens),
-        max_new_tokens=_from(known, lambda request: request.max_new_tokens),
-        planned_ns=_from(known, lambda request: request.planned_ns),
-        submit_ns=_from(known, lambda request: request.submit_ns),
-        visible_ns=column(intake.visible.get(ordinal, -1) for ordinal in ordinals.values.tolist()),
+        id=known.texts("id", ""),
+        incarnation=known.numbers("incarnation"),
+        parent=ordinals.rows(known.numbers("parent")),
+        prompt_tokens=known.numbers("prompt_tokens"),
+        max_new_tokens=known.numbers("max_new_tokens"),
+        planned_ns=known.numbers("planned_ns"),
+        submit_ns=known.numbers("submit_ns"),
+        visible_ns=_first_visible(intake.visible, ordinals),
         admitted_ns=admitted,
         first_token_ns=np.where(sums.first_seen, sums.first_ns, -1),
         last_token_ns=np.where(sums.last_seen, sums.last_ns, -1),
-        end_ns=_from(ends, lambda end: end.t_ns),
-        end_reason=column(EndReason.RUNNING if end is None else end.reason for end in ends),
+        end_ns=ends.numbers("t_ns"),
+        end_reason=ends.numbers("reason", EndReason.RUNNING),
         generated=np.where(sums.promised >= 0, sums.promised, totals.delivered),
         prefill_computed=totals.prefill,
         prefix_hit=hits,
@@ -153,30 +152,53 @@ def requests(intake: Intake, attribution: Attribution, ordinals: Ordinals, sums:
         wasted=totals.wasted,
         soft_resets=_count(intake.events, EventKind.SOFT_RESET, ordinals),
         offloads=_count(intake.events, EventKind.OFFLOAD, ordinals),
-        flags=_from(known, lambda request: request.flags, missing=0),
-        prompt_hash=[request.prompt_hash if request else b"" for request in known],
-        output_hash=[end.output_hash if end else b"" for end in ends],
-        error=[end.error if end else "" for end in ends],
+        flags=known.numbers("flags", 0),
+        prompt_hash=known.texts("prompt_hash", b""),
+        output_hash=ends.texts("output_hash", b""),
+        error=ends.texts("error", ""),
     )
 
 
-def _promised(known: Sequence[Request | None], ends: Sequence[End | None]) -> Ints:
+class _Found:
+    """Of each request, the first frame of a kind that names it."""
+
+    def __init__(self, frames: FrameTable[Any], ordinals: Ordinals) -> None:
+        self._frames = frames
+        self._rows = rows_of(frames.numbers("request"), ordinals.values)
+
+    def numbers(self, name: str, missing: int = -1) -> Ints:
+        """A column of it, ``missing`` where there is no such frame."""
+        return np.where(self._rows < 0, missing, np.append(self._frames.numbers(name), missing)[self._rows])
+
+    def texts(self, name: str, missing: Text) -> list[Text]:
+        """Likewise for texts and bytes."""
+        values = self._frames.others(name)
+        return [missing if row < 0 else values[row] for row in self._rows.tolist()]
+
+    @property
+    def there(self) -> Bools:
+        """Whether there is one."""
+        return self._rows >= 0
+
+
+def _first_visible(visible: FrameTable[Visible], ordinals: Ordinals) -> Ints:
+    """By request: the earliest hand-over; -1 without one."""
+    request, time = visible.numbers("request"), visible.numbers("t_ns")
+    order = np.argsort(time, kind="stable")
+    rows = rows_of(request[order], ordinals.values)
+    return np.where(rows < 0, -1, np.append(time[order], -1)[rows])
+
+
+def _promised(known: _Found, ends: _Found) -> Ints:
     """By request: tokens delivered to it, as its end counts them; -1 where that cannot be told.
 
     The end of a request counts those it had before it was seen, too, and the end of a forked one its parent's, which
     were not delivered a second time: without the frame that introduces the request, its end says nothing.
     """
-
-    def promised(request: Request | None, end: End | None) -> int:
-        if request is None or end is None or (request.flags & RequestFlag.FORKED and not request.generated_before):
-            return -1
-        return max(-1, end.generated - request.generated_before)
-
-    return column(map(promised, known, ends))
-
-
-def _from(rows: Sequence[Row | None], value: Callable[[Row], int], missing: int = -1) -> Ints:
-    return column(missing if row is None else value(row) for row in rows)
+    before = known.numbers("generated_before", 0)
+    forked = (known.numbers("flags", 0) & RequestFlag.FORKED) > 0
+    told = known.there & ends.there & ~(forked & (before == 0))
+    return np.where(told, np.maximum(-1, ends.numbers("generated") - before), -1)
 
 
 def _at(values: Ints, rows: Ints) -> Ints:
@@ -188,18 +210,15 @@ def _admission_sums(intake: Intake, ordinals: Ordinals) -> tuple[Ints, Ints, Int
     """By request: prefix hit of the first admission, of all later ones, and when the first one was."""
     hits, saved = np.zeros(len(ordinals), dtype=np.int64), np.zeros(len(ordinals), dtype=np.int64)
     admitted = np.full(len(ordinals), -1, dtype=np.int64)
-    admits = [intake.admits[serial] for serial in sorted(intake.admits)]
-    rows = ordinals.rows(column(admit.request for admit in admits)).tolist()
-    for row, admit in zip(rows, admits, strict=True):
-        if admit.residency == 0:
-            hits[row], admitted[row] = admit.prefix_hit, admit.t_ns
-        else:
-            saved[row] += admit.prefix_hit
+    table = admissions(intake, ordinals)
+    first = table.residency == 0
+    hits[table.request[first]], admitted[table.request[first]] = table.prefix_hit[first], table.time_ns[first]
+    np.add.at(saved, table.request[~first], table.prefix_hit[~first])
     return hits, saved, admitted
 
 
-def _count(events: Sequence[Event], kind: EventKind, ordinals: Ordinals) -> Ints:
-    who = ordinals.rows(column(event.request for event in events if event.kind == kind))
+def _count(events: FrameTable[Event], kind: EventKind, ordinals: Ordinals) -> Ints:
+    who = ordinals.rows(events.numbers("request")[events.numbers("kind") == kind])
     return np.bincount(who[who >= 0], minlength=len(ordinals))
 
 
@@ -215,8 +234,7 @@ class Anchors:
 def _anchors(intake: Intake, ordinals: Ordinals) -> Anchors:
     rows = [
         (request, roster.step, delivered)
-        for roster in intake.membership
-        if isinstance(roster, Roster)
+        for roster in intake.rosters
         for request, delivered in zip(roster.slots[1::2], roster.delivered, strict=False)
         if delivered >= 0
     ]
@@ -254,17 +272,15 @@ class RequestSums:
 
 def request_sums(intake: Intake, attribution: Attribution, ordinals: Ordinals, packed: StepColumns) -> RequestSums:
     """See :class:`RequestSums`."""
-    named = ordinals.values.tolist()
-    first = {admit.request: admit.step for admit in intake.admits.values() if admit.residency == 0}
-    known = [intake.requests.get(ordinal) for ordinal in named]
-    ends = [intake.ends.get(ordinal) for ordinal in named]
-    first_step = column(first.get(ordinal, -1) for ordinal in named)
-    end_step = column(np.iinfo(np.int64).max if end is None else end.step for end in ends)
-    found = np.zeros(len(named), dtype=np.int64)
-    admitted = column(admit.request for admit in intake.admits.values())
-    for row, admit in zip(ordinals.rows(admitted).tolist(), intake.admits.values(), strict=True):
-        request = known[row]
-        found[row] += max(0, min(admit.start, request.prompt_tokens if request else 0) - admit.computed)
+    known, ends = _Found(intake.requests, ordinals), _Found(intake.ends, ordinals)
+    table = admissions(intake, ordinals)
+    first_step = np.full(len(ordinals), -1, dtype=np.int64)
+    began = table.residency == 0
+    first_step[table.request[began]] = table.step[began]
+    end_step = ends.numbers("step", np.iinfo(np.int64).max)
+    prompt = known.numbers("prompt_tokens", 0)[table.request]
+    found = np.zeros(len(ordinals), dtype=np.int64)
+    np.add.at(found, table.request, np.maximum(0, np.minimum(table.start, prompt) - table.computed))
     totals, gaps, index = attribution.totals, attribution.token_gaps, packed.numbers["index"]
     promised = _promised(known, ends)
     whole = promised == totals.delivered
@@ -273,7 +289,7 @@ def request_sums(intake: Intake, attribution: Attribution, ordinals: Ordinals, p
     return RequestSums(
         delivered=attribution.totals.delivered,
         promised=promised,
-        before=_from(known, lambda request: request.generated_before, missing=0),
+        before=known.numbers("generated_before", 0),
         found=found,
         first_step=first_step,
         end_step=end_step,
@@ -350,13 +366,13 @@ def _anchored_positions(request: Ints, rows: Ints, index: Ints, attribution: Att
 
 
 def admissions(intake: Intake, ordinals: Ordinals) -> Admissions:
-    """One row an admission."""
-    admits = [intake.admits[serial] for serial in sorted(intake.admits)]
-    table = sampled(Admissions, admits)
+    """One row an admission; of several with one number, the first in the file."""
+    _, rows = first_rows(intake.admits.numbers("serial"))
+    table = sampled(Admissions, intake.admits, rows)
     return dataclasses.replace(table, request=ordinals.rows(table.request))
 
 
-def events(frames: Sequence[Event], ordinals: Ordinals) -> Events:
+def events(frames: FrameTable[Event], ordinals: Ordinals) -> Events:
     """One row an event. Ordinals in it, the parent of a fork among them, become rows of the table of requests."""
     table = sampled(Events, frames)
     forks = table.kind == EventKind.FORK

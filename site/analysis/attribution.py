@@ -23,6 +23,7 @@ from cbtrace.site.analysis.gaps import (
     GapPlaces,
     closed,
     gap_places,
+    joined_pieces,
     longest_by_request,
     piece_matrix,
 )
@@ -173,23 +174,34 @@ class Cutter:
 def attribute(trace: Trace) -> Cuts:
     """Cut every TTFT and every token gap of the completed requests of ``trace``."""
     cutter = Cutter(trace)
-    counts = GapCounts(trace, cutter.plain_pieces())
-    slowest = Slowest(trace)
+    counts, slowest = GapCounts(trace, cutter.plain_pieces()), Slowest(trace)
     longest = np.full(len(trace.requests.id), -1, dtype=np.int64)
+    ttft = _walked(cutter, counts, slowest, longest)
+    costs = cutter.costs
+    del cutter  # its clocks are large, and so is what is made now
+    return Cuts(ttft, counts.kinds(), longest, slowest.found(), costs)
+
+
+def _walked(cutter: Cutter, counts: GapCounts, slowest: Slowest, longest: Ints) -> TtftCuts:
+    """Every TTFT. The gaps are counted, and the longest ones noted."""
     ttft = []
     for part in cutter.parts():
         ttft.append(cutter.ttft_cuts(part))
-        durations, request, plain = cutter.durations(part), part.request, cutter.plain(part)
-        longest_by_request(request, durations, longest)
-        if plain.all():
-            counts.add_plain(request, part.places.position, part.block.pairs.row[part.places.last])
-        else:
-            some = np.flatnonzero(plain)
-            counts.add_plain(request[some], part.places.position[some], part.block.pairs.row[part.places.last[some]])
-            counts.add(cutter.gap_cuts(part, np.flatnonzero(~plain)))
+        durations = cutter.durations(part)
+        longest_by_request(part.request, durations, longest)
+        _count(cutter, part, counts)
         worst = slowest.candidates(durations)
         slowest.add(part.block.pairs, part.places, cutter.gap_cuts(part, worst), worst)
-    return Cuts(_joined(ttft), counts.kinds(), longest, slowest.found(), cutter.costs)
+    return _joined(ttft)
+
+
+def _count(cutter: Cutter, part: CutPart, counts: GapCounts) -> None:
+    """Count the gaps of a part."""
+    plain = cutter.plain(part)
+    some = slice(None) if plain.all() else np.flatnonzero(plain)
+    row = part.block.pairs.row[part.places.last[some]]
+    counts.add_plain(part.request[some], part.places.position[some], row)
+    counts.add(cutter.gap_cuts(part, np.flatnonzero(~plain)))
 
 
 def all_cuts(trace: Trace) -> Iterator[tuple[TtftCuts, GapCuts]]:
@@ -234,8 +246,8 @@ def _joined(parts: list[TtftCuts]) -> TtftCuts:
     none = np.zeros(0, dtype=np.int64)
     if not parts:
         return TtftCuts(none, none, piece_matrix(0))
-    columns = ([getattr(part, name) for part in parts] for name in ("request", "total_ns", "pieces"))
-    return TtftCuts(*(np.concatenate(column) for column in columns))
+    request, total = (np.concatenate([getattr(part, name) for part in parts]) for name in ("request", "total_ns"))
+    return TtftCuts(request, total, joined_pieces([part.pieces for part in parts]))
 
 
 def _spent(at: Ints, kinds: Ints, costs: StepCosts) -> Ints:

@@ -7,6 +7,7 @@ took) are cut one by one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -140,21 +141,31 @@ class GapCounts:
             self._apart_rows = max(len(self._apart[0].request) - MOST_APART, 0)
 
     def kinds(self) -> GapKinds:
-        """All gaps so far."""
-        steps, row = self._steps, np.flatnonzero(self._count)
-        plain = GapKinds(
-            request=self._request[row],
-            position=self._position[row],
-            first_step=steps.index[row - 1] + 1,
-            last_step=steps.index[row],
-            start_ns=steps.ready_ns[row - 1],
-            total_ns=steps.ready_ns[row] - steps.ready_ns[row - 1],
-            pieces=self._plain if len(row) == len(self._plain) else _some(self._plain, row),
-            absent_steps=np.zeros(len(row), dtype=np.int64),
-            count=self._count[row],
+        """All gaps so far. Made column by column: together they are large."""
+        row, ready, index = np.flatnonzero(self._count), self._steps.ready_ns, self._steps.index
+        plain: dict[str, Callable[[], Ints]] = {
+            "position": lambda: self._position[row],
+            "first_step": lambda: index[row - 1] + 1,
+            "last_step": lambda: index[row],
+            "start_ns": lambda: ready[row - 1],
+            "total_ns": lambda: ready[row] - ready[row - 1],
+            "absent_steps": lambda: np.zeros(len(row), dtype=np.int64),
+            "count": lambda: self._count[row],
+        }
+        request, position = (
+            np.concatenate([column[row], *(getattr(part, name) for part in self._apart)])
+            for name, column in (("request", self._request), ("position", self._position))
         )
-        found = _joined([plain, *self._apart]) if self._apart else plain
-        return found.rows(np.lexsort((found.position, found.request)))
+        order = np.lexsort((position, request))
+        columns = {"request": request[order]}
+        for name, made in plain.items():
+            columns[name] = np.concatenate([made(), *(getattr(part, name) for part in self._apart)])[order]
+        pieces = piece_matrix(len(order))
+        for at in range(pieces.shape[1]):
+            both = [self._plain[:, at], *(part.pieces[:, at] for part in self._apart)]
+            if any(part.any() for part in both):
+                pieces[:, at] = np.concatenate([both[0][row], *both[1:]])[order]
+        return GapKinds(**columns, pieces=pieces)
 
 
 def piece_matrix(rows: int) -> Ints:
@@ -179,11 +190,16 @@ def _joined(parts: list[GapKinds]) -> GapKinds:
         for name in GapKinds.__dataclass_fields__
         if name != "pieces"
     }
-    pieces = piece_matrix(len(columns["request"]))
+    return GapKinds(**columns, pieces=joined_pieces([part.pieces for part in parts]))
+
+
+def joined_pieces(parts: list[Ints]) -> Ints:
+    """The rows of several matrices of pieces."""
+    pieces = piece_matrix(sum(map(len, parts)))
     for column in range(pieces.shape[1]):
-        if any(part.pieces[:, column].any() for part in parts):
-            pieces[:, column] = np.concatenate([part.pieces[:, column] for part in parts])
-    return GapKinds(**columns, pieces=pieces)
+        if any(part[:, column].any() for part in parts):
+            pieces[:, column] = np.concatenate([part[:, column] for part in parts])
+    return pieces
 
 
 def _alike(kinds: GapKinds) -> GapKinds:
