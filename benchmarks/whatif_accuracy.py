@@ -109,7 +109,8 @@ def settings(found: list[Recording]) -> Iterator[Setting]:
     """Runs by workload and by what they change; workloads without a baseline are left out."""
     for workload in dict.fromkeys(digest(one.trace) for one in found):
         runs = [one for one in found if digest(one.trace) == workload]
-        base = next((one for one in runs if one.trace.header.tags.get("variant") == "baseline"), None)
+        bases = [one for one in runs if one.workload and one.trace.header.tags.get("variant") == "baseline"]
+        base = bases[0] if bases else None
         groups: dict[str, list[Recording]] = {}
         for one in runs if base is not None else ():
             assert base is not None
@@ -212,6 +213,8 @@ def print_tables(outcomes: list[Outcome], own: list[Values]) -> None:
     for one in outcomes:
         print("| " + " | ".join((*label(one), *(f"{one.error_given(name):+.0f}" for name in TIMES))) + " |")
     blind = [one for one in outcomes if not one.is_fitted]
+    if not blind:
+        sys.exit("There is no setting to compare with beside the fitted ones.")
     print(f"\nOf the {len(blind)} settings that were not fitted, per cent\n")
     print(
         "| number | median error | worst | median, host given | worst, host given | median between runs | worst "
@@ -219,7 +222,7 @@ def print_tables(outcomes: list[Outcome], own: list[Values]) -> None:
     )
     print("|" + "---|" * 9)
     for name in TIMES:
-        off, given = ([abs(find(one)) for one in blind] for find in _errors(name))
+        off, given = [abs(one.error(name)) for one in blind], [abs(one.error_given(name)) for one in blind]
         apart = [found for one in outcomes if (found := one.apart(name)) is not None]
         noise = f"{statistics.median(apart):.0f} | {max(apart):.0f}" if apart else "- | -"
         band = max((abs(errors[name]) for errors in own), default=None)
@@ -228,10 +231,6 @@ def print_tables(outcomes: list[Outcome], own: list[Values]) -> None:
             f"| {name} | {statistics.median(off):.0f} | {max(off):.0f} "
             f"| {statistics.median(given):.0f} | {max(given):.0f} | {noise} | {said} |"
         )
-
-
-def _errors(name: str) -> tuple:
-    return (lambda one: one.error(name)), (lambda one: one.error_given(name))
 
 
 def label(one: Outcome) -> tuple[str, str]:
@@ -258,7 +257,7 @@ def main() -> None:
     parser.add_argument("--fit", action="append", required=True, help="glob of the end of a path; repeatable")
     options = parser.parse_args()
     found = list(recordings(options.folders))
-    fitted = [one for one in found if is_fitted(one, options.fit)]
+    fitted = [one for one in found if one.workload and is_fitted(one, options.fit)]
     if not fitted:
         sys.exit("No recording that can be replayed matches a --fit: see what was left out, and why.")
     check_alike(found)
