@@ -1,0 +1,251 @@
+"""What a long run takes to record, read, analyse and show: ``python benchmarks/long_run.py`` in the development
+environment (it needs the ``zstd`` program). About five minutes on an idle machine, and 300 MB of disk.
+
+Traces of 10,000, 100,000 and 1,000,000 steps are written (:mod:`long_trace`); each is read and analysed, and its site
+built, in a process of its own, whose CPU time and highest resident memory are those that the system tells. The exponent
+is that of a straight line through the logarithms, by least squares: 1 is linear. ``--figure`` draws all of it.
+``--engine`` records a real engine on the CPU besides, and measures the same of its trace.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+import altair
+import msgspec
+import numpy as np
+from long_trace import write_long_trace
+from long_workload import Plan
+
+from cbtrace.site.analysis.attribution import attribute
+from cbtrace.site.analysis.evidence import Evidence
+from cbtrace.site.analysis.findings import findings
+from cbtrace.site.analysis.goodput import service_times
+from cbtrace.site.analysis.kv_groups import kv_by_group
+from cbtrace.site.analysis.request_lives import request_lives
+from cbtrace.site.analysis.summary import summarize
+from cbtrace.site.build import build_site
+from cbtrace.traces import open_trace
+from pages import read_links
+
+SIZES = (10_000, 100_000, 1_000_000)
+LIMITS = {
+    "trace_mb": 96,
+    "zst_mb": 40,
+    "read_s": 60,
+    "read_mib": 1536,
+    "site_s": 120,
+    "site_mib": 2048,
+    "first_mb": 3,
+    "output": 1.5,
+}
+"""What is aimed at for a million steps. Seconds are those of the CPU, which on an idle machine are those of a clock."""
+EXPONENT = 1.05
+
+
+class Spent(msgspec.Struct):
+    """What one piece of work took."""
+
+    cpu_s: float
+    wall_s: float
+    peak_mib: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One trace and what was made of it."""
+
+    steps: int
+    requests: int
+    tokens: int
+    trace_mb: float
+    zst_mb: float
+    read_s: float
+    read_wall_s: float
+    read_mib: float
+    site_s: float
+    site_wall_s: float
+    site_mib: float
+    site_mb: float
+    first_mb: float
+
+    @property
+    def output(self) -> float:
+        """The site as a multiple of the trace."""
+        return self.site_mb / self.trace_mb
+
+
+def analysed(path: Path, _: Path) -> None:
+    """Read a trace and compute what the site tells of it: every cut, every request's life, every finding."""
+    trace = open_trace(path)
+    cuts = attribute(trace)
+    summary = summarize(trace, cuts)
+    findings(Evidence(trace, summary, cuts, 0))
+    service_times(trace, cuts.longest_gap)
+    kv_by_group(trace)
+    for _part in request_lives(trace, 8):
+        pass
+
+
+def built(path: Path, out: Path) -> None:
+    """Build its site."""
+    build_site([path], out, jobs=1)
+
+
+WORK: dict[str, Callable[[Path, Path], None]] = {"read": analysed, "site": built}
+
+
+def spent(work: str, path: Path, out: Path) -> Spent:
+    """Do some work in a process of its own."""
+    told = subprocess.run(
+        [sys.executable, __file__, "--work", work, str(path), str(out)], capture_output=True, check=True
+    )
+    return msgspec.json.decode(told.stdout, type=Spent)
+
+
+def work_here(work: str, path: Path, out: Path) -> None:
+    """Do some work in this process and print what it took, the start of the interpreter included."""
+    began = time.perf_counter()
+    WORK[work](path, out)
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    wall = time.perf_counter() - began
+    sys.stdout.buffer.write(msgspec.json.encode(Spent(used.ru_utime + used.ru_stime, wall, used.ru_maxrss / 1024)))
+
+
+def measured(path: Path, folder: Path) -> Measured:
+    """Measure all of one trace."""
+    squeezed = folder / f"{path.name}.zst"
+    subprocess.run(["zstd", "-q", "-19", "-f", str(path), "-o", str(squeezed)], check=True)
+    site = folder / f"{path.stem}-site"
+    read, whole = spent("read", path, site), spent("site", path, site)
+    files = [file for file in site.rglob("*") if file.is_file() and ".cbtrace-site" not in file.parts]
+    (page,) = site.glob("runs/*/index.html")
+    loaded = {(page.parent / address).resolve() for address in read_links(page).addresses}
+    first = [page, *(file for file in loaded if file.suffix in (".js", ".css") and file.is_file())]
+    trace = open_trace(path)
+    return Measured(
+        steps=len(trace.steps.index),
+        requests=len(trace.requests.id),
+        tokens=int(trace.requests.generated.sum()),
+        trace_mb=path.stat().st_size / 1e6,
+        zst_mb=squeezed.stat().st_size / 1e6,
+        read_s=read.cpu_s,
+        read_wall_s=read.wall_s,
+        read_mib=read.peak_mib,
+        site_s=whole.cpu_s,
+        site_wall_s=whole.wall_s,
+        site_mib=whole.peak_mib,
+        site_mb=sum(file.stat().st_size for file in files) / 1e6,
+        first_mb=sum(file.stat().st_size for file in first) / 1e6,
+    )
+
+
+def exponent(found: list[Measured], name: str) -> float:
+    """How a figure grows with the steps."""
+    logs = np.log([[one.steps, getattr(one, name)] for one in found])
+    return float(np.polyfit(logs[:, 0], logs[:, 1], 1)[0])
+
+
+def say(one: Measured) -> None:
+    """Print the figures of a trace."""
+    print(f"{one.steps} steps, {one.requests} requests, {one.tokens} tokens")
+    print(f"  trace {one.trace_mb:.1f} MB, {one.zst_mb:.1f} MB as .cbt.zst (zstd -19)")
+    print(f"  read and analysed: {one.read_s:.1f} s of CPU, {one.read_wall_s:.1f} s, {one.read_mib:.0f} MiB")
+    print(f"  site: {one.site_s:.1f} s of CPU, {one.site_wall_s:.1f} s, {one.site_mib:.0f} MiB")
+    print(f"  {one.site_mb:.1f} MB of files, {one.output:.2f} times the trace; {one.first_mb:.2f} MB loaded at first")
+
+
+def judge(found: list[Measured]) -> bool:
+    """Print the figures of the longest run beside what is aimed at; returns whether all of that is reached."""
+    longest, reached = found[-1], True
+    for name, limit in LIMITS.items():
+        value = getattr(longest, name)
+        reached &= value <= limit
+        print(f"{'kept  ' if value <= limit else 'MISSED'} {name} {value:.2f}, at most {limit}")
+    for name in ("read_s", "site_s"):
+        value = exponent(found, name)
+        reached &= value <= EXPONENT
+        print(f"{'kept  ' if value <= EXPONENT else 'MISSED'} exponent of {name} {value:.3f}, at most {EXPONENT}")
+    others = ", ".join(
+        f"{name} {exponent(found, name):.3f}" for name in ("read_mib", "site_mib", "trace_mb", "site_mb")
+    )
+    print(f"other exponents: {others}")
+    return reached
+
+
+def draw(found: list[Measured], target: Path) -> None:
+    """All growth in one figure, on logarithmic axes."""
+    names = {
+        "read_s": "read and analysed, s of CPU",
+        "site_s": "site, s of CPU",
+        "read_mib": "read and analysed, MiB",
+        "site_mib": "site, MiB",
+        "trace_mb": "trace, MB",
+        "site_mb": "site, MB",
+    }
+    rows = [
+        {"steps": one.steps, "figure": label, "value": getattr(one, name)}
+        for one in found
+        for name, label in names.items()
+    ]
+    chart = altair.Chart(altair.Data(values=rows), width=420, height=320).mark_line(point=True)
+    chart.encode(
+        x=altair.X("steps:Q", scale=altair.Scale(type="log"), title="steps"),
+        y=altair.Y("value:Q", scale=altair.Scale(type="log"), title="seconds, MiB or MB"),
+        color=altair.Color("figure:N", sort=list(names.values()), title=None),
+        shape=altair.Shape("figure:N", sort=list(names.values()), title=None),
+    ).save(target)
+
+
+def record_engine(path: Path, requests: int) -> None:
+    """A real engine on the CPU: a tiny Llama of random weights, and a KV cache for two dozen requests at once."""
+    from engines import Case, prompts, recorded, tiny_llama
+
+    recorded(Case(prompts(requests, 20, 120), 200, {"num_blocks": 400, "max_batch_tokens": 256}), tiny_llama(), path)
+
+
+def main() -> int:
+    """Measure and print everything."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", nargs=3, metavar=("KIND", "TRACE", "OUT"), help=argparse.SUPPRESS)
+    parser.add_argument("--steps", type=int, nargs="+", default=SIZES)
+    parser.add_argument("--figure", type=Path, help="where to draw the growth, a .svg file")
+    parser.add_argument("--engine", type=int, metavar="REQUESTS", help="record a real engine with so many requests")
+    asked = parser.parse_args()
+    if asked.work:
+        kind, path, out = asked.work
+        work_here(kind, Path(path), Path(out))
+        return 0
+    load = f"load {os.getloadavg()[0]:.1f}"
+    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {load}")
+    found = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for steps in asked.steps:
+            path = folder / f"{steps}.cbt"
+            write_long_trace(path, Plan(steps))
+            found.append(measured(path, folder))
+            say(found[-1])
+        if asked.engine:
+            print("a real engine:")
+            record_engine(folder / "engine.cbt", asked.engine)
+            say(measured(folder / "engine.cbt", folder))
+    if asked.figure:
+        draw(found, asked.figure)
+    return 0 if judge(found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
