@@ -134,13 +134,14 @@
       this.context.globalAlpha = 1;
     }
 
-    text(words, x, y, align, color, room) {
+    // Words, cut to the `room`: at their end, or where it is what tells them apart (`tails`), at their beginning.
+    text(words, x, y, align, color, room, tails) {
       const { context } = this;
       context.fillStyle = this.color(color);
       context.textAlign = align;
       context.textBaseline = "middle";
       let shown = words;
-      while (room && shown.length > 2 && context.measureText(shown).width > room) shown = `${shown.slice(0, -2)}\u2026`;
+      while (room && shown.length > 2 && context.measureText(shown).width > room) shown = tails ? `\u2026${shown.slice(2)}` : `${shown.slice(0, -2)}\u2026`;
       context.fillText(shown, x, y);
     }
   }
@@ -208,7 +209,7 @@
     if (panel.rows) {
       panel.rows.forEach((label, lane) => {
         grid([[box.left, row(lane)], [box.left + box.width, row(lane)]]);
-        painter.text(label, box.left - 6, row(lane), "right", "--soft", box.left - 10);
+        painter.text(label, box.left - 6, row(lane), "right", "--soft", box.left - 10, panel.tails);
       });
     } else if (!panel.strip) {
       for (const [value, label] of amountTicks(panel, most)) {

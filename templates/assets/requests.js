@@ -62,15 +62,15 @@
     place.setAttribute("data-drawn-lanes", cbtrace.window.join());
   }
 
-  // Two requests may have one name, or seem to when it is cut: the ordinal keeps their lanes apart.
+  // Two requests may have one name, or seem to when only its end is shown: the ordinal keeps their lanes apart.
   function labels() {
-    const names = rows.map(({ id }) => (id.length > 24 ? `${id.slice(0, 23)}\u2026` : id));
+    const names = rows.map(({ id }) => (id.length > 24 ? `\u2026${id.slice(-23)}` : id));
     return names.map((name, i) => (names.indexOf(name) === names.lastIndexOf(name) ? name : `${name} #${rows[i].ordinal}`));
   }
 
   function lanes() {
     const [from, to] = cbtrace.window;
-    return { from, to, axis: data.words["plot.time_axis"], panels: [{ title: data.words["plot.lanes"], lane: 16, rows: labels(), layers: [{ kind: "lanes", spans }] }] };
+    return { from, to, axis: data.words["plot.time_axis"], panels: [{ title: data.words["plot.lanes"], lane: 16, rows: labels(), tails: true, layers: [{ kind: "lanes", spans }] }] };
   }
 
   place.addEventListener("click", (event) => {
