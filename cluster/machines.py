@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -50,16 +50,18 @@ class _Answer(msgspec.Struct):
     gpus: list[str]
 
 
-def survey(packages: Sequence[str] = (), *, gpus: bool = False) -> Survey:
-    """Ask every machine that is alive; with ``gpus`` only those that have some. One must be connected.
+def survey(packages: Sequence[str] = (), *, gpus: bool = False, without: Collection[str] = ()) -> Survey:
+    """Ask every machine that is alive. One must be connected.
 
     Args:
         packages: modules that must be there to be imported.
+        gpus: ask only machines that have some.
+        without: nodes that are not asked, because they are known to be gone.
 
     Raises:
         ClusterError: not one machine can be used.
     """
-    nodes = [node for node in ray_library().nodes() if node["Alive"]]
+    nodes = [node for node in ray_library().nodes() if node["Alive"] and node["NodeID"] not in without]
     able = [node for node in nodes if not gpus or node["Resources"].get("GPU", 0) >= 1]
     if not able:
         raise ClusterError("No machine of the cluster has a GPU that Ray knows of.", slug="cluster-unsuitable")
@@ -73,6 +75,11 @@ def survey(packages: Sequence[str] = (), *, gpus: bool = False) -> Survey:
     if not found:
         raise ClusterError(left_out[0].replace("is left out", "cannot be used"), slug="cluster-unsuitable")
     return Survey(found, left_out)
+
+
+def is_there(machine: Machine) -> bool:
+    """Whether a machine still answers. Ray itself takes its time to notice that one is gone."""
+    return not isinstance(_ask([{"NodeID": machine.node}], ())[0], str)
 
 
 def _ask(nodes: Sequence[Mapping[str, Any]], packages: Sequence[str]) -> list[_Answer | str]:

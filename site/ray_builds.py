@@ -15,12 +15,12 @@ from typing import Any
 import msgspec
 
 from cbtrace.cluster.connection import ray_library
-from cbtrace.cluster.machines import Machine, survey
+from cbtrace.cluster.machines import Machine, is_there, survey
 from cbtrace.site.folder import explained
 from cbtrace.site.pages.chrome import Chrome
 from cbtrace.site.records import StoredRecord, maker_digest
 from cbtrace.site.run_builds import BuildWorkerError, FailedRun, FinishedRun, Outcomes, RunTask, build_run
-from cbtrace.site.run_files import RunSource
+from cbtrace.site.run_files import RunRecord, RunSource
 
 MOST_RETRIES = 2
 """How often a run is built again after its machine or worker was lost."""
@@ -68,7 +68,9 @@ class _Builds:
         self._note = note
         self._maker = maker_digest(chrome)
         self._site = ray_library().put(chrome)
-        self._free = [machine for machine in machines for _ in range(max(1, int(machine.cpus)))]
+        # One a core, machines in turn.
+        slots = [(number, machine) for machine in machines for number in range(max(1, int(machine.cpus)))]
+        self._free = [machine for _, machine in sorted(slots, key=lambda slot: slot[0])]
         self._left_out: set[str] = set()
         self._under_way: dict[Any, tuple[RunTask, Machine]] = {}
         self._tries: dict[RunTask, int] = {}
@@ -121,7 +123,8 @@ class _Builds:
 
         try:
             built = msgspec.msgpack.decode(ray_library().get(reference), type=_Built)
-            if not (built.other_maker or built.slug or task.record in built.files):
+            stored = msgspec.json.decode(built.files.get(task.record, b"null"), type=StoredRecord | None)
+            if stored is None and not (built.other_maker or built.slug):
                 raise msgspec.MsgspecError("no record")
         except (RayError, msgspec.MsgspecError, TypeError) as error:
             self._lost(task, machine, error)
@@ -133,14 +136,14 @@ class _Builds:
             self._free.append(machine)
         if built.slug:
             return FailedRun(task.source.path, built.text.replace(_NAMELESS, str(task.source.path)), built.slug)
-        return self._write(task, built)
+        return None if stored is None else self._write(task, built.files, stored.record)
 
     def _lost(self, task: RunTask, machine: Machine, error: Exception) -> None:
-        alive = {node["NodeID"] for node in ray_library().nodes() if node["Alive"]}
-        if machine.node not in alive:
-            self._leave(machine, "it was lost.")
-        elif machine.node not in self._left_out:
-            self._free.append(machine)
+        if machine.node not in self._left_out:
+            if is_there(machine):
+                self._free.append(machine)
+            else:
+                self._leave(machine, "it was lost.")
         self._tries[task] = self._tries.get(task, 0) + 1
         if self._tries[task] > MOST_RETRIES:
             raise BuildWorkerError(
@@ -156,21 +159,21 @@ class _Builds:
             self._note(f"Machine {machine.shown} is left out: {reason}")
         self._free = [other for other in self._free if other.node != machine.node]
 
-    def _write(self, task: RunTask, built: _Built) -> FinishedRun:
+    def _write(self, task: RunTask, files: Mapping[str, bytes], record: RunRecord) -> FinishedRun:
         """Write the files below the folder for what is not in its place yet. The record is the last of them."""
-        record = msgspec.json.decode(built.files[task.record], type=StoredRecord).record
         with explained(self._aside):
-            for name, data in built.files.items():
-                if not _belongs(name, task.record):
+            for name, data in files.items():
+                if not belongs(name, task.record):
                     raise BuildWorkerError(
                         f"A machine sent a file named {name[:80]!r}, which no page needs: do not trust it."
                     )
                 (self._aside / name).parent.mkdir(parents=True, exist_ok=True)
                 (self._aside / name).write_bytes(data)
-        return FinishedRun(record, {name: len(data) for name, data in built.files.items()})
+        return FinishedRun(record, {name: len(data) for name, data in files.items()})
 
 
-def _belongs(name: str, record: str) -> bool:
+def belongs(name: str, record: str) -> bool:
+    """Whether a machine may send a file of that name for a run with that record."""
     path = PurePosixPath(name)
     return name == record or (path.parts[:1] == ("runs",) and ".." not in path.parts)
 

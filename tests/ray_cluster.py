@@ -10,9 +10,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -25,6 +26,8 @@ class Cluster:
     """A cluster whose first node is its head."""
 
     folder: Path
+    guardian: IO[str]
+    """Is told of every node, and ends it when this process is gone."""
     address: str = ""
     nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -50,6 +53,8 @@ class Cluster:
                 stderr=log,
                 start_new_session=True,
             )
+        self.guardian.write(f"{self.nodes[name].pid}\n")
+        self.guardian.flush()
         said = self._wait_for(name, "Ray runtime started")
         if not self.address:
             self.address = said.partition("--address='")[2].partition("'")[0]
@@ -69,44 +74,54 @@ class Cluster:
         found = psutil.Process(self.nodes[name].pid).children(recursive=True)
         return next(process for process in found if process.name() == "raylet")
 
-    def close(self) -> None:
-        """Kill every process of ours, whoever started it, and remove the folder."""
-        for _ in range(50):
-            ours = self.processes()
-            for pid in ours:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            for node in self.nodes.values():
-                node.poll()
-            if not ours:
-                break
-            time.sleep(0.1)
-        shutil.rmtree(self.folder, ignore_errors=True)
-
     def processes(self) -> list[int]:
         """All processes of the cluster, and of programs that use it."""
-        sessions = {node.pid for node in self.nodes.values()}
-        return [pid for pid in psutil.pids() if pid != os.getpid() and self._is_ours(pid, sessions)]
+        return processes_of(self.folder, {node.pid for node in self.nodes.values()})
 
-    def _is_ours(self, pid: int, sessions: set[int]) -> bool:
-        """Whether a process was started in the session of a node, or has our folder in its environment (which some of
-        Ray's hide behind their titles)."""
+
+def processes_of(folder: Path, sessions: Collection[int]) -> list[int]:
+    """Processes that were started in one of the sessions, or have the folder in their environment (which some of Ray's
+    hide behind their titles)."""
+    mark, found = f"RAY_TMPDIR={folder}".encode(), []
+    for pid in psutil.pids():
         with contextlib.suppress(OSError, psutil.Error):
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return False
-            if os.getsid(pid) in sessions:
-                return True
-            return f"RAY_TMPDIR={self.folder}".encode() in Path(f"/proc/{pid}/environ").read_bytes()
-        return False
+            alive = pid != os.getpid() and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+            if alive and (os.getsid(pid) in sessions or mark in Path(f"/proc/{pid}/environ").read_bytes()):
+                found.append(pid)
+    return found
+
+
+def guard(folder: Path) -> None:
+    """Read the sessions of nodes from standard input until whoever started them closes it or is gone, however that came
+    about; then kill every process of theirs, and remove the folder."""
+    sessions = {int(line) for line in sys.stdin}
+    for _ in range(50):
+        left = processes_of(folder, sessions)
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if not left:
+            break
+        time.sleep(0.1)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def ray_cluster(**nodes: Mapping[str, int]) -> Iterator[Cluster]:
     """A cluster of these nodes, by name: what each has, such as ``cpus=1``."""
-    cluster = Cluster(Path(tempfile.mkdtemp(prefix="cbr-")))
-    try:
+    folder = Path(tempfile.mkdtemp(prefix="cbr-"))
+    # In a session of its own, it outlives a test that is killed.
+    command = [sys.executable, __file__, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, text=True, start_new_session=True) as guardian:
+        assert guardian.stdin is not None
+        cluster = Cluster(folder, guardian.stdin)
         for name, size in nodes.items():
             cluster.add(name, **size)  # type: ignore[arg-type]
         yield cluster
-    finally:
-        cluster.close()
+        guardian.stdin.close()
+    for node in cluster.nodes.values():
+        node.wait()
+
+
+if __name__ == "__main__":
+    guard(Path(sys.argv[1]))

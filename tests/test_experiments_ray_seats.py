@@ -51,7 +51,7 @@ def seats_on(
     mix: bool = False,
 ) -> tuple[Seats, list[str]]:
     notes: list[str] = []
-    monkeypatch.setattr(ray_seats, "survey", lambda _packages, *, gpus: Survey(list(machines), []))
+    monkeypatch.setattr(ray_seats, "survey", lambda _packages, **_: Survey(list(machines), []))
     return Seats(the_plan, experiment or new_experiment(the_plan), mix=mix, note=notes.append), notes
 
 
@@ -136,22 +136,13 @@ def test_rounds_go_on_where_they_began_and_elsewhere_when_that_is_gone(monkeypat
     one, two = machine("1", 1, "H200"), machine("2", 1, "H200")
     seats, notes = seats_on(monkeypatch, [one, two], the_plan, experiment)
     assert filled(seats, experiment.runs[2:]) == [("1", "s1-baseline-r2"), ("2", "s2-small-r1")]
-    monkeypatch.setattr(ray_seats, "survey", lambda _packages, *, gpus: Survey([one], []))
-    seats.lose(two)
+    monkeypatch.setattr(ray_seats, "survey", lambda _packages, **_: Survey([one], []))
+    monkeypatch.setattr(ray_seats, "is_there", lambda machine: machine is one)
+    assert seats.is_gone(two) and seats.is_gone(two) and not seats.is_gone(one)
     assert notes == ["Machine 10.0.0.2 is lost."]
     assert filled(seats, experiment.runs[2:]) == [("1", "s2-small-r1")]
     assert not seats.refuse(one, "hardware.cpu was A and is B"), "no other machine is left"
     assert list(seats.free([])) == []
-
-
-def test_after_a_lost_worker_other_machines_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    the_plan = gpu_plan()
-    one, two = machine("1", 1, "H200"), machine("2", 1, "H200")
-    seats, _ = seats_on(monkeypatch, [one, two], the_plan)
-    runs = new_experiment(the_plan).runs
-    assert filled(seats, runs[:1]) == [("1", runs[0].id)]
-    seats.doubt(one)
-    assert filled(seats, runs[:1]) == [("2", runs[0].id)]
 
 
 class MadeUp:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from cbtrace.site.ray_builds import belongs
 from conftest import COMMAND
 from rank_traces import Rank, rank_paths
 from ray_cluster import Cluster, ray_cluster
@@ -97,3 +98,10 @@ def test_a_machine_that_is_lost_costs_nothing_but_time(cluster: Cluster, traces:
     assert "doomed" in there.stderr and "is left out: it was lost." in there.stderr
     here = build(cluster, *chosen, "-o", "here", cwd=tmp_path)
     assert here.returncode == 0 and files(tmp_path / "there") == files(tmp_path / "here")
+
+
+@pytest.mark.parametrize("name", ["../x", "runs/../../x", "/etc/x", "index.html", ".cbtrace-site/files", "assets/x.js"])
+def test_a_machine_writes_nothing_but_files_of_its_run(name: str) -> None:
+    assert not belongs(name, ".cbtrace-site/runs/1.json")
+    assert belongs("runs/a-1/index.html", ".cbtrace-site/runs/1.json")
+    assert belongs(".cbtrace-site/runs/1.json", ".cbtrace-site/runs/1.json")

@@ -127,14 +127,8 @@ class RayCluster:
         return said
 
     def _lost(self, running: _UnderWay, seats: Seats, error: Exception) -> Ending:
-        """Its machine is gone, or the worker on it: the machine may turn out to be gone later."""
-        alive = {node["NodeID"] for node in ray_library().nodes() if node["Alive"]}
-        if running.machine.node in alive:
-            gone = "The worker it was on"
-            seats.doubt(running.machine)
-        else:
-            gone = "Its machine"
-            seats.lose(running.machine)
+        """Its machine is gone, or only the worker on it."""
+        gone = "Its machine" if seats.is_gone(running.machine) else "The worker it was on"
         phase = running.incoming.phase
         return Ending(
             lost=f"{gone} was lost ({type(error).__name__}) while it was at {phase or 'its start'}.", phase=phase

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 
 from cbtrace.cluster.connection import ClusterError
-from cbtrace.cluster.machines import Machine, survey
+from cbtrace.cluster.machines import Machine, is_there, survey
 from cbtrace.recorder.experiments.places import Seat
 from cbtrace.recorder.experiments.plan_spec import Plan
 from cbtrace.recorder.facts import NONE
@@ -44,8 +44,8 @@ class Seats:
         self._noted: set[str] = set()
         self._unlike: set[str] = set()
         """Machines whose conditions are not those of the runs before."""
-        self._doubtful: set[str] = set()
-        """Machines on which a worker was lost: perhaps they are gone as well."""
+        self._gone: set[str] = set()
+        """Machines that were lost."""
         self._machines: dict[str, Machine] = {}
         self._homes: dict[int, str] = {}
         """The machine of each round that has begun."""
@@ -59,7 +59,7 @@ class Seats:
             ClusterError: there is none that runs can go to.
         """
         gpus, device = self._plan.gpus, self._plan.model.device
-        found = survey(PACKAGES, gpus=gpus is not msgspec.UNSET or device.startswith("cuda"))
+        found = survey(PACKAGES, gpus=gpus is not msgspec.UNSET or device.startswith("cuda"), without=self._gone)
         any_model = self._mix or (gpus is msgspec.UNSET and device == "cpu")
         alike, others = (found.machines, []) if any_model else of_one_model(found.machines, self._conditions)
         if not any(self.room(machine) for machine in alike):
@@ -93,7 +93,7 @@ class Seats:
         should get the next run first."""
         runs, rounds = Counter(machine.node for machine in busy), Counter(self._homes.values())
         able = [machine for machine in self._machines.values() if runs[machine.node] < self.room(machine)]
-        able.sort(key=lambda machine: (machine.node in self._doubtful, runs[machine.node], rounds[machine.node]))
+        able.sort(key=lambda machine: (runs[machine.node], rounds[machine.node]))
         for machine in able:
             yield machine, Seat(machine.name, machine.shown, self._takes(machine))
 
@@ -118,20 +118,20 @@ class Seats:
         self._leave(machine)
         return bool(self._machines)
 
-    def doubt(self, machine: Machine) -> None:
-        """A worker was lost there: others come first from now on."""
-        self._doubtful.add(machine.node)
-        self._homes = {repeat: node for repeat, node in self._homes.items() if node != machine.node}
-
-    def lose(self, machine: Machine) -> None:
-        """A machine is gone. Perhaps another one has come in its place."""
-        if machine.node in self._machines:
-            self._note(f"Machine {machine.shown} is lost.")
+    def is_gone(self, machine: Machine) -> bool:
+        """Whether a machine on which a run was lost is gone itself; perhaps another one has come in its place."""
+        if machine.node in self._gone:
+            return True
+        if is_there(machine):
+            return False
+        self._note(f"Machine {machine.shown} is lost.")
+        self._gone.add(machine.node)
         self._leave(machine)
         try:
             self.look()
         except ClusterError:
             self._machines = {}
+        return True
 
     def _leave(self, machine: Machine) -> None:
         """Give no further run to a machine; its rounds go on elsewhere."""
