@@ -111,7 +111,8 @@ def test_a_shipped_sample_can_be_read_and_built_without_them(plain: Path, tmp_pa
         assert json.loads(shown.stdout)["generated_tokens"] > 0
     site = tmp_path / "site"
     subprocess.run([plain / "cbtrace", "build", *samples, "-o", site], capture_output=True, check=True)
-    assert len(list((site / "runs").iterdir())) == len(samples)
+    further = [sample for sample in samples if ".rank" in sample.name]  # part of another one's run
+    assert further and len(list((site / "runs").iterdir())) == len(samples) - len(further)
 
 
 @pytest.mark.parametrize("arguments", [["record", "-o", "run.cbt", "--", "-m", "this"], ["demo", "-o", "demo"]])
