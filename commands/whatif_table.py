@@ -97,8 +97,12 @@ def how_sure(found: Study, kept: Path | None) -> Iterator[str]:
     """What to doubt, and which files were written; ``kept`` is the one of an experiment."""
     if found.left_out:
         slow, fast = 100 * (max(found.seen) - 1), 100 * (min(found.seen) - 1)
-        which = "9 in 10" if len(found.left_out) >= _MANY else "all"
-        yield f"Error: what {which} of {len(found.left_out)} recordings keep within, each predicted from the others."
+        known = len(found.left_out)
+        which, share = ("9 in 10", "9 in 10") if known >= _MANY else ("all", f"{known} in {known + 1}")
+        yield (
+            f"Error: what {which} of {known} recordings keep within, each predicted from the others; about {share} new "
+            "predictions can be expected to."
+        )
         yield f"Part of it is the host, whose work took {fast:+.0f} to {slow:+.0f} % more time than usual in these."
         yield "Nobody knows how slow it will be next time; all settings above are predicted for the same, usual host."
     else:

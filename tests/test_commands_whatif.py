@@ -215,7 +215,8 @@ def test_predictions_of_an_experiment_are_kept_in_its_folder(
     folder = tmp_path / "study"
     experiment(folder, traces)
     assert whatif(monkeypatch, folder, "--sweep", "num_blocks=3,14,20") == 0
-    assert f"Wrote {folder / PREDICTIONS_FILE}" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"Wrote {folder / PREDICTIONS_FILE}" in out
     kept = read_predictions(folder)
     assert kept is not None
     assert (kept.base, kept.learned_from) == ("baseline-r1", ["baseline-r1", "num_blocks=14-r1"])
@@ -225,6 +226,7 @@ def test_predictions_of_an_experiment_are_kept_in_its_folder(
     assert "would come to a dead end" in dead.refused and dead.values is None
     measured = summarize(open_trace(traces[1]))
     assert tight.values is not None and tight.values["soft_resets"] == measured.soft_resets > 0
+    assert "about 2 in 3 new predictions can be expected to" in out
     assert kept.errors["throughput_generated_tps"] is not None and kept.errors["soft_resets"] == 0
 
 

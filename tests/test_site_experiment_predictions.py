@@ -119,10 +119,9 @@ def test_the_section_says_what_was_measured_and_how_sure_it_is() -> None:
     ]
     assert "measured 800" in ran.cells[0].measured and worth.cells[0].measured == ""
     assert section.errors[0].startswith("±10") and section.errors[-2] == "±1"
-    assert (
-        section.measured[-1] == "1 GiB".replace(" ", "\N{NO-BREAK SPACE}") and section.own[-1] == worth.memory == "—"
-    )
+    assert section.measured[-1] == "1 GiB".replace(" ", "\N{NO-BREAK SPACE}") and section.own[-1] == worth.memory == "—"
     assert section.own[0] == "1,000" and "nine in ten" in section.error
+    assert "about 67" in section.error, "the larger error of two is kept by two in three"
     unsure = experiment_view(joined(made(setting(1, num_blocks=2), errors={})), [], [], [], WORDS).predicted
     assert "is not known" in unsure.error
 

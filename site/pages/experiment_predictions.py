@@ -25,6 +25,8 @@ from cbtrace.site.words import Words
 from cbtrace.traces.predictions import Predictions
 
 KEYS = (*SPEED, "soft_resets")
+_KEPT = 0.9
+"""Share of new predictions that keep the error of many runs; of few, the largest error of n is kept by n in n + 1."""
 _DOUBTS = 3
 """Doubts of a prediction that are told."""
 
@@ -82,7 +84,7 @@ def forecast_section(runs: ExperimentRuns, words: Words) -> ForecastSection:
     error = "error" if any(value is not None for value in predictions.errors.values()) else "no_error"
     return ForecastSection(
         intro=words("experiment.predicted.intro", base=predictions.base, runs=learned),
-        error=words(f"experiment.predicted.{error}"),
+        error=words(f"experiment.predicted.{error}", share=formats.percent(min(_KEPT, learned / (learned + 1)))),
         columns=value_columns(KEYS, words),
         errors=[*(_error(predictions, key) for key in KEYS), formats.UNKNOWN],
         own=[*(value_text(key, predictions.own.get(key)) for key in KEYS), formats.size(predictions.own_memory_bytes)],
