@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 from cbtrace.commands.plain_text import plain
 
-Advance = Callable[[int, int, str], None]
-"""Told how many parts are done, how many there are, and the name of the one at hand."""
+Advance = Callable[[float, int, str], None]
+"""Told how many parts are done (a share of one may be), how many there are, and the name of the one at hand."""
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def progress_bar(label: str) -> Iterator[Advance | None]:
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(escape(plain(label)), total=None)
 
-        def advance(done: int, total: int, name: str) -> None:
+        def advance(done: float, total: int, name: str) -> None:
             text = escape(plain(f"{label}: {name}" if name else label))
             bar.update(task, completed=done, total=total, description=text)
 

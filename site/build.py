@@ -15,15 +15,16 @@ from cbtrace.site.assets import site_assets, site_chrome
 from cbtrace.site.folder import STATE, OutputFolder
 from cbtrace.site.pages.chrome import Chrome
 from cbtrace.site.records import kept_record, maker_digest
-from cbtrace.site.run_builds import Builder, FailedRun, FinishedRun, RunTask, build_runs, run_tasks
+from cbtrace.site.run_builds import Builder, FailedRun, FinishedRun, RunTask, Tell, build_runs, run_tasks
 from cbtrace.site.run_files import SLUG_DIGITS, RunRecord, RunSource, digest_file
 from cbtrace.site.shared_pages import put_shared_pages
 from cbtrace.site.words import load_words
 from cbtrace.traces.errors import TraceError, UsageError
 from cbtrace.traces.rank_groups import RankGroup, rank_groups, rank_of_file
 
-Progress = Callable[[int, int, str], None]
-"""Called with how many runs are built, how many there are to build, and the name of a file at hand."""
+Progress = Callable[[float, int, str], None]
+"""Called with how many runs are built, a share of one included, how many there are to build, and the name of a file at
+hand."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,9 @@ def build_site(
         folder.put(assets.files)
         tasks = run_tasks(sources(dict.fromkeys(paths)), maker_digest(chrome))
         kept = {} if fresh else _kept(folder, tasks)
-        builder = builder or partial(build_runs, jobs=jobs)
-        built = _build(folder, chrome, [task for task in tasks if task not in kept], builder, progress)
+        wanted = [task for task in tasks if task not in kept]
+        tell = partial(_tell, progress, len(wanted))
+        built = _build(folder, chrome, wanted, builder or partial(build_runs, jobs=jobs, tell=tell), tell)
         outcomes = {task: kept.get(task) or built[task] for task in tasks}
         runs = [(task, run) for task, run in outcomes.items() if isinstance(run, RunRecord)]
         failed = [run for run in outcomes.values() if isinstance(run, FailedRun)]
@@ -145,13 +147,17 @@ def _kept(folder: OutputFolder, tasks: Sequence[RunTask]) -> dict[RunTask, RunRe
     return {task: record for task, record in found.items() if record is not None}
 
 
+def _tell(progress: Progress | None, total: int, done: float, name: str) -> None:
+    if progress is not None:
+        progress(done, total, name)
+
+
 def _build(
-    folder: OutputFolder, chrome: Chrome, tasks: Sequence[RunTask], builder: Builder, progress: Progress | None
+    folder: OutputFolder, chrome: Chrome, tasks: Sequence[RunTask], builder: Builder, tell: Tell
 ) -> dict[RunTask, RunRecord | FailedRun]:
     """Build runs, and put each in its place as soon as it is finished: a build that is ended can go on from there."""
     built: dict[RunTask, RunRecord | FailedRun] = {}
-    tell = progress or (lambda done, total, name: None)
-    tell(0, len(tasks), tasks[0].source.path.name if tasks else "")
+    tell(0, tasks[0].source.path.name if tasks else "")
     with closing(builder(chrome, tasks, folder.new)) as outcomes:
         for task, outcome in outcomes:
             if isinstance(outcome, FinishedRun):
@@ -159,5 +165,5 @@ def _build(
                 built[task] = outcome.record
             else:
                 built[task] = outcome
-            tell(len(built), len(tasks), task.source.path.name)
+            tell(len(built), task.source.path.name)
     return built

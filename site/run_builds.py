@@ -9,12 +9,13 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from cbtrace.site.folder import OutputWriteError, explained, write_texts
 from cbtrace.site.pages.chrome import Chrome
 from cbtrace.site.records import as_kept, record_path, record_text
-from cbtrace.site.run_files import RunRecord, RunSource, run_files
+from cbtrace.site.run_files import RunRecord, RunSource, Told, run_files
 from cbtrace.traces.errors import CbtraceError, TraceError, declare
 from cbtrace.traces.schema import Severity
 
@@ -80,8 +81,16 @@ def run_tasks(sources: Iterable[RunSource], maker: str) -> list[RunTask]:
     return [RunTask(source, record_path(maker, source)) for source in sources]
 
 
-def build_runs(chrome: Chrome, tasks: Sequence[RunTask], aside: Path, jobs: int) -> Outcomes:
+Tell = Callable[[float, str], object]
+"""Called with how many runs are built, a share of one included, and the name of a file at hand."""
+
+
+def build_runs(
+    chrome: Chrome, tasks: Sequence[RunTask], aside: Path, jobs: int, tell: Tell = lambda done, name: None
+) -> Outcomes:
     """Build each run below ``aside``, in a folder that lacks nothing but its place; yield them as they are finished.
+
+    ``tell`` hears of a run while it is built in this process.
 
     Close it when an error ends the loop over it: that ends its processes, too.
 
@@ -94,11 +103,15 @@ def build_runs(chrome: Chrome, tasks: Sequence[RunTask], aside: Path, jobs: int)
     if workers > 1:
         yield from _in_processes(chrome, tasks, aside, workers)
         return
-    for task in tasks:
-        yield task, build_run(chrome, task, aside)
+    for done, task in enumerate(tasks):
+        yield task, build_run(chrome, task, aside, partial(_tell_share, tell, done, task.source.path.name))
 
 
-def build_run(chrome: Chrome, task: RunTask, aside: Path) -> FinishedRun | FailedRun:
+def _tell_share(tell: Tell, done: int, name: str, share: float) -> None:
+    tell(done + share, name)
+
+
+def build_run(chrome: Chrome, task: RunTask, aside: Path, told: Told = lambda share: None) -> FinishedRun | FailedRun:
     """Build one run below ``aside``. Whatever is wrong with its trace is told, not raised."""
     path = task.source.path
     sizes: dict[str, int] = {}
@@ -108,7 +121,7 @@ def build_run(chrome: Chrome, task: RunTask, aside: Path) -> FinishedRun | Faile
             sizes.update(write_texts(aside, {name: text}))
 
     try:
-        record = as_kept(run_files(chrome, task.source, write))
+        record = as_kept(run_files(chrome, task.source, write, told))
     except OutputWriteError:
         raise
     except TraceError as error:

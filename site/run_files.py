@@ -35,7 +35,7 @@ from cbtrace.site.pages.request_data import (
     request_lists,
 )
 from cbtrace.site.pages.run import run_page, run_view, time_origin
-from cbtrace.site.pages.timeline_data import timeline_data, timeline_parts
+from cbtrace.site.pages.timeline_data import ROWS_A_FILE, STEPS, timeline_data, timeline_parts
 from cbtrace.site.pages.where import cut_rows
 from cbtrace.site.render import data_script
 from cbtrace.site.run_ranks import run_ranks
@@ -122,14 +122,22 @@ class RunFiles:
         digests.append(name.split(".")[-2])
 
 
-def run_files(chrome: Chrome, source: RunSource, write: Write) -> RunRecord:
+Told = Callable[[float], object]
+"""Told now and then which share of the work on a run is done."""
+_READ, _ANALYZED, _STEPS, _REQUESTS = 0.2, 0.4, 0.65, 0.97
+"""The share that is done after each piece of work, as measured with a million steps."""
+
+
+def run_files(chrome: Chrome, source: RunSource, write: Write, told: Told = lambda share: None) -> RunRecord:
     """Read a trace and ``write`` the files of its run; return the record of it.
 
     Raises:
         TraceError: the file cannot be read as a trace.
     """
     trace = open_trace(source.path)
+    told(_READ)
     cuts = attribute(trace)
+    told(_ANALYZED)
     summary = summarize(trace, cuts)
     slug = run_slug(trace.header.name, source)
     out = RunFiles(slug, write)
@@ -141,7 +149,9 @@ def run_files(chrome: Chrome, source: RunSource, write: Write) -> RunRecord:
     by_step = step_columns(ranks.analysis, trace.steps.index) if ranks else {}
     for kind, part in timeline_parts(trace, timeline, origin, by_step):
         out.add_part(kind, part)
-    _add_requests(out, trace, cuts, origin, chrome.words)
+        written = min(1.0, len(out.parts.get(STEPS, ())) * ROWS_A_FILE / len(trace.steps.index))
+        told(_ANALYZED + written * (_STEPS - _ANALYZED))
+    _add_requests(out, trace, cuts, origin, chrome.words, told)
     key = f"{slug}/run"
     more = {"slug": slug, "parts": out.parts, "cuts": cut_rows(cuts, chrome.words)}
     more |= {"ranks": side_by_side.chart.data} if side_by_side else {}
@@ -161,7 +171,7 @@ def run_files(chrome: Chrome, source: RunSource, write: Write) -> RunRecord:
     )
 
 
-def _add_requests(out: RunFiles, trace: Trace, cuts: Cuts, origin_ns: int, words: Words) -> None:
+def _add_requests(out: RunFiles, trace: Trace, cuts: Cuts, origin_ns: int, words: Words, told: Told) -> None:
     """Add what the page loads of requests when asked."""
     for part in request_lists(trace, cuts.longest_gap, origin_ns):
         out.add_part("list", part)
@@ -171,6 +181,7 @@ def _add_requests(out: RunFiles, trace: Trace, cuts: Cuts, origin_ns: int, words
             end = min(first + DETAILS_A_FILE, found.end)
             out.add_part("request", request_details(cuts.ttft, found, first, end, origin_ns))
             begins.append(first)
+        told(_STEPS + found.end / len(trace.requests.id) * (_REQUESTS - _STEPS))
     out.add_part("requests", request_head(trace, cuts.longest_gap, begins, origin_ns, words))
     out.add_part("goodput", goodput_data(service_times(trace, cuts.longest_gap), words))
 

@@ -71,7 +71,7 @@ def test_the_same_traces_give_the_same_bytes(traces: list[Path], tmp_path: Path)
 
 
 def test_the_report_tells_what_was_built(traces: list[Path], tmp_path: Path) -> None:
-    told: list[tuple[int, int, str]] = []
+    told: list[tuple[float, int, str]] = []
     report = build_site(traces, tmp_path / "site", progress=lambda *now: told.append(now))
     assert [run.source for run in report.runs] == traces
     assert all((report.out / run.page).is_file() for run in report.runs)
@@ -80,6 +80,10 @@ def test_the_report_tells_what_was_built(traces: list[Path], tmp_path: Path) -> 
     assert report.bytes == sum(path.stat().st_size for path in on_disk)
     assert told[0] == (0, len(traces), traces[0].name)
     assert told[-1][:2] == (len(traces), len(traces))
+    done = [share for share, _, _ in told]
+    assert done == sorted(done)
+    for at, trace in enumerate(traces):  # and how far each run is while it is built
+        assert len({share for share, _, name in told if at < share < at + 1 and name == trace.name}) >= 4
 
 
 def test_every_link_leads_somewhere(traces: list[Path], tmp_path: Path) -> None:
