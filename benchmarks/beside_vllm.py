@@ -26,7 +26,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-TOKENS_A_STEP = 62
+TOKENS_A_STEP = 58
 """Of the schedule, on average: from how many tokens are asked for follows how many steps."""
 Measured = dict[str, Any]
 
