@@ -18,8 +18,8 @@ _REPORT = "Report it with the trace: either the recorder or this version of Tran
 def check(trace: Trace) -> list[Finding]:
     """All findings about a trace: what its recovery report says, then what does not add up.
 
-    Requests and steps around damage are left out, since nothing can be said of them; one pass over all (step, request)
-    pairs, in bounded memory.
+    Requests and steps around damage are left out, since nothing can be said of them. Two passes over all pairs of
+    steps and requests, in bounded memory.
     """
     found = list(trace.recovery.findings)
     for rule in _RULES:
@@ -90,17 +90,17 @@ def _recompute_conserved(trace: Trace) -> Iterator[Finding]:
     admissions = trace.admissions
     order = np.lexsort((admissions.step, admissions.request))
     key = _pair_key(admissions.request[order], admissions.step[order])
-    wrong: list[Ints] = []
-    for part in trace.iter_step_requests():
-        rows = np.flatnonzero((part.prefill + part.recompute > 0) & (part.position >= 0))
-        at = np.searchsorted(key, _pair_key(part.request[rows], part.step[rows]), side="right") - 1
-        rows, at = rows[at >= 0], at[at >= 0]
-        computed = admissions.computed[order][at]
-        again = np.clip(computed - part.position[rows], 0, part.prefill[rows] + part.recompute[rows])
-        mine = admissions.request[order][at] == part.request[rows]
-        wrong.append(part.step[rows][mine & (again != part.recompute[rows])])
-    steps = np.unique(np.concatenate(wrong)) if wrong else np.zeros(0, dtype=np.int64)
-    yield from _steps_finding("recompute-not-conserved", steps, "first computations and recomputations are mixed up")
+    chunks = trace.chunks
+    chunks = chunks.take(np.flatnonzero((chunks.prefill + chunks.recompute > 0) & (chunks.position >= 0)))
+    step = trace.steps.index[chunks.row]
+    at = np.searchsorted(key, _pair_key(chunks.request, step), side="right") - 1
+    admitted = order[np.maximum(at, 0)] if len(order) else at
+    mine = at >= 0
+    mine[mine] = admissions.request[admitted[mine]] == chunks.request[mine]
+    computed = admissions.computed[admitted[mine]]
+    again = np.clip(computed - chunks.position[mine], 0, (chunks.prefill + chunks.recompute)[mine])
+    wrong = np.unique(step[mine][again != chunks.recompute[mine]])
+    yield from _steps_finding("recompute-not-conserved", wrong, "first computations and recomputations are mixed up")
 
 
 def _pair_key(request: Ints, step: Ints) -> Ints:
@@ -113,27 +113,25 @@ def _members_admitted(trace: Trace) -> Iterator[Finding]:
         yield from _steps_finding(
             "member-not-admitted", steps.index[~steps.members_known], "a slot without an occupant decodes"
         )
-    strangers: list[Ints] = []
-    twice: list[Ints] = []
-    for part in trace.iter_step_requests():
-        first = trace.request_sums.first_step[part.request]
-        strangers.append(part.step[(first >= 0) & (part.step < first)])
-        same = (part.step[1:] == part.step[:-1]) & (part.request[1:] == part.request[:-1])
-        twice.append(part.step[1:][same])
-    early = np.unique(np.concatenate(strangers)) if strangers else np.zeros(0, dtype=np.int64)
-    double = np.unique(np.concatenate(twice)) if twice else np.zeros(0, dtype=np.int64)
-    yield from _steps_finding("member-not-admitted", early, "a request is a member before it was admitted")
-    yield from _steps_finding("member-twice", double, "a request is a member twice")
+    early, twice = (np.zeros(len(steps.index), dtype=np.bool_) for _ in range(2))
+    # The row of the first step that can have a request: none is too early for one whose admission is not known.
+    first_row = np.searchsorted(steps.index, trace.request_sums.first_step)
+    for block in trace.by_request():
+        row, request = block.pairs.row, block.pairs.request
+        early[row[row < first_row[request]]] = True
+        twice[row[1:][(row[1:] == row[:-1]) & (request[1:] == request[:-1])]] = True
+    yield from _steps_finding("member-not-admitted", steps.index[early], "a request is a member before it was admitted")
+    yield from _steps_finding("member-twice", steps.index[twice], "a request is a member twice")
 
 
 def _sums_agree(trace: Trace) -> Iterator[Finding]:
     steps = trace.steps
     given = np.zeros(len(steps.index), dtype=np.int64)
     dropped = np.zeros(len(steps.index), dtype=np.int64)
-    for part in trace.iter_step_requests():
-        row = np.searchsorted(steps.index, part.step)
-        given += np.bincount(row[part.new_token], minlength=len(given))
-        dropped += np.bincount(row[part.wasted], minlength=len(given))
+    for block in trace.by_request():
+        row = block.pairs.row
+        given += np.bincount(row[block.given], minlength=len(given))
+        dropped += np.bincount(row[block.pairs.wasted], minlength=len(given))
     differ = steps.members_known & ((given != steps.new_tokens) | (dropped != steps.wasted_tokens))
     yield from _steps_finding(
         "attribution-sum", steps.index[differ], "a token was dropped for a request that is no member"
