@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cbtrace.commands.plain_text import plain
+from cbtrace.traces.errors import UsageError
 
 if TYPE_CHECKING:
     from cbtrace.commands.whatif_limits import Limit
@@ -69,7 +70,7 @@ def whatif(
     \b
     Examples:
       cbtrace whatif run.cbt
-      cbtrace whatif experiment/ && cbtrace build experiment/
+      cbtrace whatif experiment/ && cbtrace build experiment/ -o site
       cbtrace whatif run.cbt --set num_blocks=96 --set safety_margin=0.0
       cbtrace whatif run.cbt other.cbt --set max_batch_tokens=512 -o predicted.cbt
       cbtrace whatif run.cbt other.cbt third.cbt --sweep num_blocks=48,64,96,128
@@ -108,7 +109,10 @@ def _around(path: Path) -> list[dict[str, Scalar]]:
 
     trace = open_trace(path)
     check_replayable(trace)
-    return neighbours(trace)
+    found = neighbours(trace)
+    if not found:
+        raise UsageError("Nothing is to be changed: name a setting with --set KEY=VALUE or --sweep KEY=A,B,C.")
+    return found
 
 
 def _outputs(changes: list[dict[str, Scalar]], output: Path | None, *, is_folder: bool) -> list[Path | None]:

@@ -11,13 +11,38 @@ import msgspec
 import pytest
 from playwright.sync_api import Browser
 
+from cbtrace.site.analysis.summary import summarize
 from cbtrace.site.build import BuildReport, build_site
+from cbtrace.traces import open_trace
 from cbtrace.traces.experiment import EXPERIMENT_FILE, FailureKind, read_experiment, write_experiment
+from cbtrace.traces.predictions import PredictedSetting, Predictions, write_predictions
 from experiment_cases import Lab, Values, write_folder
 from pages import read_links, visit
 from site_runs import HOSTILE
 
 PHASES = ("import", "model load", "cache creation", "warm-up", "prefill", "decode growth", "generation")
+
+
+LABELS_DRAWN = """() => new Promise((told) => {
+  const embed = window.vegaEmbed;
+  window.vegaEmbed = async (place, spec, options) => {
+    const result = await embed(place, spec, options);
+    const found = [];
+    const walk = (item) => {
+      if (item.marktype === "text" && item.role === "mark") {
+        const labels = item.items.filter((it) => it.text);
+        found.push(...labels.map(({ text, bounds }) => [text, bounds.x1, bounds.y1, bounds.x2, bounds.y2]));
+      }
+      for (const inside of item.items || []) walk(inside);
+    };
+    walk(result.view.scenegraph().root);
+    window.vegaEmbed = embed;
+    told(found);
+    return result;
+  };
+  dispatchEvent(new HashChangeEvent("hashchange"));
+})"""
+"""Draws the charts again; the labels of the first one, throughput against latency, with where they stand."""
 
 
 def everything() -> Lab:
@@ -40,7 +65,22 @@ def everything() -> Lab:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("experiment") / "trial"
     write_folder(made, everything(), names=("num_blocks=1",))
+    write_predictions(predictions(made), made)
     return made
+
+
+def predictions(folder: Path) -> Predictions:
+    """Settings close to one another, and to what was measured, worth running and not."""
+    base = open_trace(folder / "runs" / "0.cbt")
+    rate = summarize(base).throughput_generated_tps
+    assert rate is not None
+    values = {"throughput_generated_tps": rate, "ttft_ms.p95": 30.0, "token_gap_ms.p99": 8.0}
+    faster = [values | {"throughput_generated_tps": rate * (1.02 + at / 500)} for at in range(6)]
+    settings = [PredictedSetting({"num_blocks": 2000 + at}, found) for at, found in enumerate(faster)]
+    settings[0].doubts = ["60 members (the recordings show 40 at most)"]
+    settings.append(PredictedSetting({"safety_margin": 0.5, "num_blocks": 9}, refused="The engine would die."))
+    errors = {"throughput_generated_tps": 0.1, "ttft_ms.p95": 0.3}
+    return Predictions("s1-baseline-r1", base.header.run_id, ["s1-baseline-r1"], values, errors, settings)
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +109,7 @@ def test_the_index_leads_to_the_experiment_and_the_experiment_to_its_runs(browse
         seen.goto(site.out / "index.html")
         seen.page.click("text=trial")
         seen.page.wait_for_selector("#verdict-table")
+        seen.page.wait_for_load_state("load")
         seen.page.click("#run-table a >> nth=0")
         seen.page.wait_for_selector("#headline")
         assert "baseline #1" in seen.text("h1")
@@ -156,6 +197,20 @@ def test_charts_are_drawn_and_the_fragment_chooses_what(browser: Browser, site: 
         seen.page.reload()
         seen.page.wait_for_selector("[data-chart=variable][data-drawn=peak_memory_bytes] canvas")
         assert seen.troubles == []
+
+
+def test_labels_of_close_points_do_not_cover_one_another(browser: Browser, site: BuildReport) -> None:
+    with visit(browser, viewport={"width": 1280, "height": 900}) as seen:
+        seen.goto(page_of(site), "#latency=ttft_ms.p95")
+        seen.page.wait_for_selector("[data-chart=frontier][data-drawn] canvas")
+        boxes = seen.page.evaluate(LABELS_DRAWN)
+        assert seen.troubles == []
+        texts = [text for text, *_ in boxes]
+        assert {f"P{number}" for number in range(1, 7)} <= set(texts) and {"1", "2"} <= set(texts)
+        for number, (text, *one) in enumerate(boxes):
+            for other_text, *other in boxes[number + 1 :]:
+                wide, tall = (min(one[a + 2], other[a + 2]) - max(one[a], other[a]) for a in (0, 1))
+                assert wide <= 1 or tall <= 2, (text, other_text)
 
 
 @pytest.mark.parametrize("width", [360, 1280, 2560])
