@@ -98,11 +98,10 @@ def _check(where: str) -> None:
     try:
         tried = subprocess.run([sys.executable, "-c", _TRIAL, where], capture_output=True, timeout=_JOIN_S, check=False)
     except subprocess.TimeoutExpired as error:
-        raise _nobody(where, "something else answers there") from error
+        raise _nobody(where, f"nothing there answered as a cluster does within {_JOIN_S:g} s") from error
     if tried.returncode:
-        lines = tried.stdout.splitlines()
-        kind, text = msgspec.json.decode(lines[-1], type=tuple[str, str]) if lines else ("no message", "")
-        raise _explained(kind, text, where)
+        said = [line for line in tried.stdout.splitlines() if line.startswith(b'["')] or [b'["no message", ""]']
+        raise _explained(*msgspec.json.decode(said[-1], type=tuple[str, str]), where)
 
 
 def _nobody(where: str, reason: str) -> ClusterError:

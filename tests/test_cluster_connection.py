@@ -67,4 +67,4 @@ def test_an_address_without_a_cluster(tmp_path: Path, address: str, code: int, s
 
 def test_something_else_answers(tmp_path: Path, web_server: str) -> None:
     done = run(tmp_path, COMMAND, "run", "plan.toml", "-o", "x", "--on", "ray", "--address", web_server)
-    assert "something else answers there" in said(done, tmp_path, 1, "cluster-unreachable")
+    assert "nothing there answered as a cluster does within 30 s" in said(done, tmp_path, 1, "cluster-unreachable")

@@ -165,7 +165,7 @@ def test_a_lost_run_is_begun_again_at_most_twice(tmp_path: Path, capsys: pytest.
         Runner(
             parse_plan(plan(repeats=2), tmp_path), tmp_path, tmp_path / "x", place=place, on_progress=live.tell
         ).run()
-    assert caught.value.slug == "no-machine-left" and "the other 1 runs" in str(caught.value)
+    assert caught.value.slug == "no-machine-left" and "with 1 of 2 runs to come" in str(caught.value)
     assert place.begun == ["s1-baseline-r1"] * 3 + ["s1-baseline-r2"]
     found = read_experiment(tmp_path / "x")
     assert found is not None

@@ -66,12 +66,12 @@ def test_a_hundred_traces_give_the_same_bytes(cluster: Cluster, traces: Path, tm
     there = build(cluster, str(traces), "-o", "there", "--on", "ray", cwd=tmp_path)
     here = build(cluster, str(traces), "-o", "here", cwd=tmp_path)
     assert there.returncode == here.returncode == 1, there.stderr
-    assert "97 built, 0 unchanged, 1 more traces joined as ranks, 2 left out" in there.stdout
+    assert "Runs: 97 built, 0 unchanged, 2 left out." in there.stdout
     assert there.stderr == here.stderr, "the same sentences about the same traces"
     assert files(tmp_path / "there") == files(tmp_path / "here")
     # What was built there is known here: nothing is built again.
     again = build(cluster, str(traces), "-o", "there", cwd=tmp_path)
-    assert "0 built, 97 unchanged" in again.stdout
+    assert "Runs: 0 built, 97 unchanged" in again.stdout
     # And from a storage, by URL.
     stored = build(cluster, traces.as_uri(), "-o", "stored", "--on", "ray", cwd=tmp_path)
     assert stored.returncode == 1 and files(tmp_path / "stored") == files(tmp_path / "here")

@@ -19,7 +19,7 @@ from cbtrace.recorder.facts import NONE
 from cbtrace.traces.experiment import Experiment, RunEntry
 from cbtrace.traces.schema import Facts
 
-PACKAGES = ("torch", "transformers", "psutil")
+PACKAGES = ("torch", "transformers", "psutil", "pynvml")
 """What recording needs on every machine."""
 
 

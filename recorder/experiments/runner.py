@@ -139,10 +139,11 @@ class Runner:
             with closing(self._place.run_all(self.experiment, self._begin, self._heard)) as endings:
                 for task, ending in endings:
                     self._end(task, ending)
-        if runs_left(self.experiment) and not self.out_of_time:
+        left = len(runs_left(self.experiment))
+        if left and not self.out_of_time:
             raise CbtraceError(
-                f"No machine is left that could run the other {len(runs_left(self.experiment))} runs: what is done is "
-                "kept, and the same command goes on.",
+                f"No machine is left to run on, with {left} of {len(self.experiment.runs)} runs to come: what is done "
+                "is kept, and the same command goes on.",
                 slug="no-machine-left",
             )
         return self.experiment
