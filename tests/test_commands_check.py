@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from cbtrace.site.analysis import cut_check
-from cbtrace.site.analysis.attribution import Cuts, attribute
+from cbtrace.site.analysis.attribution import TtftCuts, all_cuts
 from cbtrace.site.analysis.cut_check import check_cuts
+from cbtrace.site.analysis.gaps import GapCuts
 from cbtrace.site.analysis.pieces import COLUMN
 from cbtrace.traces import Trace, open_trace
 from cbtrace.traces.codec import encode
@@ -125,8 +126,8 @@ def test_time_adds_up_in_sound_runs(tmp_path: Path, make: Callable[[Path], Trace
     assert check_cuts(make(tmp_path / "run.cbt")) == []
 
 
-def spoiled(cuts: Cuts, how: str) -> Cuts:
-    ttft, gaps = cuts.ttft, cuts.gaps
+def spoiled(trace: Trace, how: str) -> Iterator[tuple[TtftCuts, GapCuts]]:
+    ((ttft, gaps),) = all_cuts(trace)
     if how == "a nanosecond more":
         gaps.pieces[3, COLUMN["decode"]] += 1
     elif how == "a negative piece":
@@ -138,7 +139,7 @@ def spoiled(cuts: Cuts, how: str) -> Cuts:
     else:
         ttft.pieces[0, COLUMN["unattributed"]] += ttft.pieces[0, COLUMN["prefill"]]
         ttft.pieces[0, COLUMN["prefill"]] = 0
-    return cuts
+    yield ttft, gaps
 
 
 @pytest.mark.parametrize(
@@ -154,7 +155,7 @@ def test_time_that_does_not_add_up_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, slug: str
 ) -> None:
     trace = busy_run(tmp_path / "run.cbt")
-    monkeypatch.setattr(cut_check, "attribute", lambda of: spoiled(attribute(of), how))
+    monkeypatch.setattr(cut_check, "all_cuts", lambda of: spoiled(of, how))
     found = check_cuts(trace)
     assert {finding.slug for finding in found} == {slug}
     assert all(finding.place.startswith("request ") for finding in found)
