@@ -40,9 +40,7 @@ _COUNTS = ("prompt_tokens", "generated", "prefix_hit", "recomputed", "soft_reset
 _TROUBLE = {EndReason.FAILED: 3, EndReason.CANCELLED: 2, EndReason.RUNNING: 1}
 
 
-def request_head(
-    trace: Trace, longest: Ints, details: Sequence[int], origin_ns: int, words: Words
-) -> dict[str, Any]:
+def request_head(trace: Trace, longest: Ints, details: Sequence[int], origin_ns: int, words: Words) -> dict[str, Any]:
     """What the list of requests begins with: orders of the whole run, and the span of time of each file of the list.
 
     ``longest`` is the longest token gap of each request in ns, -1 without one; ``details`` are the ordinals that the
