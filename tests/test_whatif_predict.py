@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
+from cbtrace.recorder.sink import Sink
 from cbtrace.recorder.whatif.dry_engine import build_dry_engine
 from cbtrace.recorder.whatif.errors import ReplayError
 from cbtrace.recorder.whatif.fitting import fit
@@ -33,6 +36,12 @@ def case(num_blocks: int, **settings: Any) -> Case:
     return Case(WORK, settings={"num_blocks": num_blocks} | settings)
 
 
+class ProcessClockSink(Sink):
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.clock, self.epoch_ns = time.process_time_ns, time.process_time_ns()
+
+
 @pytest.fixture(scope="module")
 def llama() -> Any:
     return tiny_llama()
@@ -40,15 +49,13 @@ def llama() -> Any:
 
 @pytest.fixture(scope="module")
 def runs(llama: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Recording]:
-    """Of three runs each, the least disturbed one: a busy machine can make a run twice as long."""
+    """On the clock of this process: a busy machine can make a run several times as long on any other."""
     folder = tmp_path_factory.mktemp("runs")
-    best: dict[int, Trace] = {}
-    for turn in range(3):
-        for blocks in (ROOMY, TIGHT, BETWEEN):
-            trace, _ = recorded(case(blocks), llama, folder / f"{blocks}-{turn}.cbt")
-            if blocks not in best or summarize(trace).window_s < summarize(best[blocks]).window_s:
-                best[blocks] = trace
-    return {blocks: recording(trace) for blocks, trace in best.items()}
+    with patch("cbtrace.recorder.session.Sink", ProcessClockSink):
+        traces = {
+            blocks: recorded(case(blocks), llama, folder / f"{blocks}.cbt")[0] for blocks in (ROOMY, TIGHT, BETWEEN)
+        }
+    return {blocks: recording(trace) for blocks, trace in traces.items()}
 
 
 @pytest.fixture(scope="module")
@@ -72,14 +79,14 @@ def test_the_schedule_of_another_setting_is_the_one_that_it_then_has(
 
 
 def test_times_follow_the_setting(runs: dict[int, Recording], model: TimeModel, tmp_path: Path) -> None:
-    """The machine may be busy, so the bounds are wide; one that predicts the same for both settings is beyond them."""
+    """The machine may be busy, so the bounds are wide; what predicts the same for both settings is beyond them."""
     measured = {blocks: summarize(runs[blocks].trace).window_s for blocks in (ROOMY, TIGHT)}
     predicted = {}
     for blocks in measured:
         predict(runs[BETWEEN], {"num_blocks": blocks}, model, tmp_path / f"{blocks}.cbt")
         predicted[blocks] = summarize(open_trace(tmp_path / f"{blocks}.cbt")).window_s
-    assert predicted[TIGHT] > 1.5 * predicted[ROOMY], predicted
-    assert all(1 / 2.5 < predicted[blocks] / measured[blocks] < 2.5 for blocks in measured), (predicted, measured)
+    assert predicted[TIGHT] > 2 * predicted[ROOMY], predicted
+    assert all(1 / 2 < predicted[blocks] / measured[blocks] < 2 for blocks in measured), (predicted, measured)
 
 
 def test_a_predicted_trace_is_sound_and_says_what_it_is(
