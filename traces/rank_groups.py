@@ -17,7 +17,8 @@ import msgspec
 
 from .errors import TraceError, declare
 from .frames import PREAMBLE_BYTES, FrameScanner, read_preamble
-from .reader import Trace, open_bytes
+from .opening import open_bytes
+from .reader import Trace
 from .recovery import Finding
 from .schema import Engine, Header, Severity, Step
 from .versions import decoder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -26,16 +25,16 @@ from .columns import (
     Steps,
     Tokens,
 )
-from .compressed import MAGIC as ZSTD_MAGIC
 from .compressed import ZstdFile
-from .errors import EmptyTraceError, NotATraceError, TraceError, TraceNotFoundError, TraceVersionError
+from .errors import EmptyTraceError, TraceError
 from .frame_table import first_rows
-from .frames import PREAMBLE_BYTES, Damage, FrameScanner, nearest_version, preamble, read_preamble
+from .frames import PREAMBLE_BYTES, Damage, FrameScanner, read_preamble
 from .intake import Intake
+from .opening import format_version, open_bytes
 from .pairs import Block, RequestBlock
 from .recovery import Losses, LostRange, RecoveryReport, report
 from .residency import Residencies, residencies
-from .schema import FORMAT_VERSION, MAGIC, Clock, Engine, Footer, GraphKey, Header, KvGeometry, Notice
+from .schema import Clock, Engine, Footer, GraphKey, Header, KvGeometry, Notice
 from .stepstore import Listed, StepColumns
 from .versions import decoder
 
@@ -52,8 +51,6 @@ UNKNOWN_HEADER = Header(
     fingerprint={},
 )
 """Stands for the header of a trace that lost it."""
-
-_SNIFF = 8 << 20  # how far into a file without a trace's first bytes a frame is looked for
 
 
 class Trace:
@@ -244,7 +241,7 @@ def open_trace(path: str | os.PathLike[str]) -> Trace:
     try:
         with open_bytes(path) as file:
             start = file.read(PREAMBLE_BYTES)
-            version = _version(path, start, file)
+            version = format_version(path, start, file)
             damaged = read_preamble(start) is None
             # A damaged preamble may be shorter or longer than it was: look for frames from the first byte on.
             offset = 0 if damaged else PREAMBLE_BYTES
@@ -252,65 +249,6 @@ def open_trace(path: str | os.PathLike[str]) -> Trace:
             return _read(path, file, FrameScanner(file.read, offset), version, damaged)
     except OSError as error:
         raise TraceError(f"{path} cannot be read to its end ({error.strerror}): copy it and try again.") from error
-
-
-def open_bytes(path: Path) -> BinaryIO | ZstdFile:
-    """The bytes of a trace, decompressed if they are compressed, whatever the file's name is.
-
-    Raises:
-        TraceNotFoundError: no regular file of that name can be opened.
-        TraceError: it is compressed, and the package to decompress it with is not installed.
-    """
-    try:
-        mode = path.stat().st_mode
-        if stat.S_ISDIR(mode):
-            raise TraceNotFoundError(f"{path} is a folder: name one trace in it, a file that ends in .cbt.")
-        if not stat.S_ISREG(mode):
-            raise TraceNotFoundError(f"{path} is not a regular file: name a trace on disk.")
-        file = path.open("rb")
-        if file.read(len(ZSTD_MAGIC)) == ZSTD_MAGIC:
-            file.close()
-            return ZstdFile(path)
-        file.seek(0)
-        return file
-    except FileNotFoundError as error:
-        raise TraceNotFoundError(f"There is no trace {path}: check the path.") from error
-    except OSError as error:
-        reason = (error.strerror or "it cannot be opened").lower()
-        raise TraceNotFoundError(f"{path} cannot be read ({reason}): check its permissions.") from error
-
-
-def _version(path: Path, start: bytes, file: BinaryIO | ZstdFile) -> int:
-    """The format version of a file, before anything else in it is looked at."""
-    if isinstance(file, ZstdFile) and file.broken:
-        raise TraceError(f"{path} is compressed with zstd and cannot be decompressed: decompress it with zstd -d.")
-    if not start or (len(start) < PREAMBLE_BYTES and preamble().startswith(start)):
-        raise EmptyTraceError(f"{path} is empty: recording ended before anything was written; record the run again.")
-    version = read_preamble(start)
-    if version is not None:
-        if not 1 <= version <= FORMAT_VERSION:
-            raise TraceVersionError(str(path), version)
-        return version
-    nearest = nearest_version(start)
-    if nearest is not None:
-        return nearest
-    if not start.startswith(MAGIC) and not _holds_a_frame(file):
-        raise NotATraceError(f"{path} is not a trace: name a file that cbtrace recorded (.cbt).")
-    return FORMAT_VERSION
-
-
-def _holds_a_frame(file: BinaryIO | ZstdFile) -> bool:
-    """Whether a frame is found near the start of a file that does not begin as a trace does."""
-    file.seek(0)
-    left = _SNIFF
-
-    def read(size: int) -> bytes:
-        nonlocal left
-        data = file.read(min(size, left))
-        left -= len(data)
-        return data
-
-    return any(not isinstance(found, Damage) for found in FrameScanner(read))
 
 
 def _read(path: Path, file: BinaryIO | ZstdFile, scanner: FrameScanner, version: int, damaged: bool) -> Trace:

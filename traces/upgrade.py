@@ -8,7 +8,8 @@ from pathlib import Path
 from .aside import written_aside
 from .errors import TraceError, UsageError, declare
 from .frames import PREAMBLE_BYTES, Damage, FrameScanner
-from .reader import open_bytes, open_trace
+from .opening import open_bytes
+from .reader import open_trace
 from .schema import FORMAT_VERSION, Severity
 from .versions import decoder
 from .writer import TraceWriter

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from ..columns import StepRequests
+from ..columns import StepRequests, Tokens
 from ..errors import TraceError, TraceExistsError, declare
 from ..reader import Trace
 from ..schema import Severity
+from ..tables import joined
 
 TABLES = ("steps", "step_requests", "requests", "tokens", "admissions", "events", "memory", "gpu")
 KINDS = ("parquet", "csv")
@@ -39,7 +40,7 @@ def write_tables(
 ) -> list[Path]:
     """Write tables into a folder as ``steps.parquet`` and so on; returns the files.
 
-    Files appear only when all of them are written. ``step_requests`` is never in memory as a whole.
+    Files appear only when all of them are written. ``step_requests`` and ``tokens`` are never in memory as a whole.
 
     Args:
         trace: what to export.
@@ -90,7 +91,7 @@ def _check(folder: Path, targets: list[Path], overwrite: bool) -> None:
 
 
 def _write(polars: Any, trace: Trace, name: str, path: Path, kind: str) -> None:
-    parts = _step_requests(trace) if name == "step_requests" else _slices(getattr(trace, name))
+    parts = _parts(trace, name)
     first = next(parts)
     schema = polars.DataFrame(first).schema
 
@@ -111,11 +112,16 @@ def _chain(first: dict[str, Any], rest: Iterator[dict[str, Any]]) -> Iterator[di
     yield from rest
 
 
-def _step_requests(trace: Trace) -> Iterator[dict[str, Any]]:
-    none = np.zeros(0, dtype=np.int64)
-    yield _plain(StepRequests(none, none, none, none, none, none, none.astype(np.bool_), none.astype(np.bool_)))
-    for part in trace.iter_step_requests():
-        yield _plain(part)
+def _parts(trace: Trace, name: str) -> Iterator[dict[str, Any]]:
+    """A table in parts, the largest ones never as a whole; the first part tells the types, and may be empty."""
+    if name == "step_requests":
+        yield _plain(joined(StepRequests, []))
+        yield from map(_plain, trace.iter_step_requests())
+    elif name == "tokens":
+        yield _plain(joined(Tokens, []))
+        yield from map(_plain, trace.iter_tokens())
+    else:
+        yield from _slices(getattr(trace, name))
 
 
 def _slices(table: Any) -> Iterator[dict[str, Any]]:
