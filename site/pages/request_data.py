@@ -89,15 +89,14 @@ def _measures(requests: Requests, longest: Ints) -> dict[str, Ints]:
     def since_submit(instant: Ints) -> Ints:
         return np.where((instant < 0) | (requests.submit_ns < 0), -1, instant - requests.submit_ns)
 
-    trouble = np.zeros(max(EndReason) + 1, dtype=np.int64)
-    trouble[list(_TROUBLE)] = list(_TROUBLE.values())
+    trouble = sum(rank * (requests.end_reason == reason) for reason, rank in _TROUBLE.items())
     return {
         "ttft": since_submit(requests.first_token_ns),
         "gap": longest,
         "e2e": since_submit(requests.end_ns),
         "resets": requests.soft_resets,
         "prompt": requests.prompt_tokens,
-        "trouble": trouble[np.clip(requests.end_reason, 0, len(trouble) - 1)],
+        "trouble": np.asarray(trouble, dtype=np.int64),
     }
 
 

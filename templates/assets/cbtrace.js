@@ -43,8 +43,9 @@
     if (!awaited.has(key)) return found;
     recent.delete(key);
     recent.add(key);
-    if (recent.size > KEPT) {
-      const [oldest] = recent;
+    for (const oldest of recent) {
+      if (recent.size <= KEPT) break;
+      if (!arrived.has(oldest)) continue; // still awaited
       recent.delete(oldest);
       awaited.delete(oldest);
       arrived.delete(oldest);
