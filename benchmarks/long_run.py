@@ -1,7 +1,7 @@
-"""What a long run takes to record, read, analyse and show: ``python benchmarks/long_run.py`` in the development
+"""What a long run takes to record, read, analyze and show: ``python benchmarks/long_run.py`` in the development
 environment (it needs the ``zstd`` program). About five minutes on an idle machine, and 300 MB of disk.
 
-Traces of 10,000, 100,000 and 1,000,000 steps are written (:mod:`long_trace`); each is read and analysed, and its site
+Traces of 10,000, 100,000 and 1,000,000 steps are written (:mod:`long_trace`); each is read and analyzed, and its site
 built, in a process of its own, whose CPU time and highest resident memory are those that the system tells. The exponent
 is that of a straight line through the logarithms, by least squares: 1 is linear. ``--figure`` draws all of it.
 ``--engine`` records a real engine on the CPU besides, and measures the same of its trace.
@@ -87,7 +87,7 @@ class Measured:
         return self.site_mb / self.trace_mb
 
 
-def analysed(path: Path, _: Path) -> None:
+def analyzed(path: Path, _: Path) -> None:
     """Read a trace and compute what the site tells of it: every cut, every request's life, every finding."""
     trace = open_trace(path)
     cuts = attribute(trace)
@@ -104,7 +104,7 @@ def built(path: Path, out: Path) -> None:
     build_site([path], out, jobs=1)
 
 
-WORK: dict[str, Callable[[Path, Path], None]] = {"read": analysed, "site": built}
+WORK: dict[str, Callable[[Path, Path], None]] = {"read": analyzed, "site": built}
 
 
 def spent(work: str, path: Path, out: Path) -> Spent:
@@ -162,7 +162,7 @@ def say(one: Measured) -> None:
     """Print the figures of a trace."""
     print(f"{one.steps} steps, {one.requests} requests, {one.tokens} tokens")
     print(f"  trace {one.trace_mb:.1f} MB, {one.zst_mb:.1f} MB as .cbt.zst (zstd -19)")
-    print(f"  read and analysed: {one.read_s:.1f} s of CPU, {one.read_wall_s:.1f} s, {one.read_mib:.0f} MiB")
+    print(f"  read and analyzed: {one.read_s:.1f} s of CPU, {one.read_wall_s:.1f} s, {one.read_mib:.0f} MiB")
     print(f"  site: {one.site_s:.1f} s of CPU, {one.site_wall_s:.1f} s, {one.site_mib:.0f} MiB")
     print(f"  {one.site_mb:.1f} MB of files, {one.output:.2f} times the trace; {one.first_mb:.2f} MB loaded at first")
 
@@ -188,9 +188,9 @@ def judge(found: list[Measured]) -> bool:
 def draw(found: list[Measured], target: Path) -> None:
     """All growth in one figure, on logarithmic axes."""
     names = {
-        "read_s": "read and analysed, s of CPU",
+        "read_s": "read and analyzed, s of CPU",
         "site_s": "site, s of CPU",
-        "read_mib": "read and analysed, MiB",
+        "read_mib": "read and analyzed, MiB",
         "site_mib": "site, MiB",
         "trace_mb": "trace, MB",
         "site_mb": "site, MB",
@@ -202,10 +202,9 @@ def draw(found: list[Measured], target: Path) -> None:
     ]
     chart = altair.Chart(altair.Data(values=rows), width=420, height=320).mark_line(point=True)
     chart.encode(
-        x=altair.X("steps:Q", scale=altair.Scale(type="log"), title="steps"),
+        x=altair.X("steps:Q", scale=altair.Scale(type="log"), axis=altair.Axis(values=[one.steps for one in found])),
         y=altair.Y("value:Q", scale=altair.Scale(type="log"), title="seconds, MiB or MB"),
         color=altair.Color("figure:N", sort=list(names.values()), title=None),
-        shape=altair.Shape("figure:N", sort=list(names.values()), title=None),
     ).save(target)
 
 
