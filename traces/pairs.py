@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +51,7 @@ class RequestBlock:
     chunks: Ints
     """Which pairs are anything but one plain decode."""
 
-    @property
+    @cached_property
     def given(self) -> NDArray[np.intp]:
         """Which pairs gave their request a token that was delivered."""
         return np.flatnonzero(self.pairs.new_token)
