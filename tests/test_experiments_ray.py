@@ -48,7 +48,7 @@ def command(cluster: Cluster, folder: Path, text: str, *more: str) -> subprocess
         env=cluster.environment,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=500,
         check=False,
     )
 
