@@ -12,7 +12,7 @@ JOBS ?= 2
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
-SOURCES := cluster commands recorder site templates traces tests benchmarks
+SOURCES := commands recorder site templates traces tests benchmarks
 # Two test workers on two cores would fight if each let torch use both.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS)
 

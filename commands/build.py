@@ -95,8 +95,8 @@ def _local(traces: list[str], stack: ExitStack) -> Iterator[Path]:
 
 def _on_cluster(stack: ExitStack, address: str | None) -> Builder:
     """What builds runs on a cluster; this process is connected to it as long as the stack is open."""
-    from cbtrace.cluster.connection import connected
-    from cbtrace.site.ray_builds import ray_builds
+    from cbtrace.commands.ray_builds import ray_builds
+    from cbtrace.recorder.cluster.connection import connected
 
     stack.enter_context(connected(address))
     return ray_builds(lambda text: typer.echo(plain(text), err=True))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cbtrace.traces.errors import catalogue
 
-ROOMS = ("cbtrace.traces", "cbtrace.cluster", "cbtrace.recorder", "cbtrace.site", "cbtrace.commands")
+ROOMS = ("cbtrace.traces", "cbtrace.recorder", "cbtrace.site", "cbtrace.commands")
 _NOT_MODULES = ("cbtrace.recorder.bootstrap.sitecustomize",)
 """It is run by Python itself, in recorded programs, and imports the next module of its name."""
 

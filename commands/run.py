@@ -109,7 +109,7 @@ def run(
 
 
 def _copy(storage: str) -> StorageCopy:
-    from cbtrace.cluster.storage import Storage
+    from cbtrace.recorder.cluster.storage import Storage
     from cbtrace.recorder.experiments.storage_copy import StorageCopy
 
     return StorageCopy(Storage(storage))
@@ -117,7 +117,7 @@ def _copy(storage: str) -> StorageCopy:
 
 def _on_cluster(stack: ExitStack, plan: Plan, address: str | None, mix: bool, runs: LiveRuns) -> Place:
     """The cluster to run on; this process is connected to it as long as the stack is open."""
-    from cbtrace.cluster.connection import connected
+    from cbtrace.recorder.cluster.connection import connected
     from cbtrace.recorder.experiments.ray_place import RayCluster
 
     stack.enter_context(connected(address))

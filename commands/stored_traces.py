@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cbtrace.cluster.storage import Storage, shown
 from cbtrace.commands.trace_files import ENDINGS
+from cbtrace.recorder.cluster.storage import Storage, shown
 from cbtrace.traces.errors import UsageError
 from cbtrace.traces.experiment import EXPERIMENT_FILE
 

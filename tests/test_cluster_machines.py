@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from cbtrace.cluster import machines
-from cbtrace.cluster.connection import ClusterError
-from cbtrace.cluster.machines import survey
+from cbtrace.recorder.cluster import machines
+from cbtrace.recorder.cluster.connection import ClusterError
+from cbtrace.recorder.cluster.machines import survey
 
 HERE = version("cbtrace")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from cbtrace.cluster.storage import Storage, StorageError, shown
 from cbtrace.commands.where import is_url, ray_wanted
+from cbtrace.recorder.cluster.storage import Storage, StorageError, shown
 from cbtrace.recorder.experiments.plan import parse_plan
 from cbtrace.recorder.experiments.storage_copy import StorageCopy
 from cbtrace.recorder.experiments.take_up import new_experiment

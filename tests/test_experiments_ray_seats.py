@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cbtrace.cluster.connection import ClusterError
-from cbtrace.cluster.machines import Machine, Survey
 from cbtrace.commands.live_runs import LiveRuns
+from cbtrace.recorder.cluster.connection import ClusterError
+from cbtrace.recorder.cluster.machines import Machine, Survey
 from cbtrace.recorder.experiments import ray_seats
 from cbtrace.recorder.experiments.job import Report, differing_conditions
 from cbtrace.recorder.experiments.make_job import make_job

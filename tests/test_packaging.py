@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parent.parent
-ROOMS = ("cluster", "commands", "recorder", "site", "templates", "traces")
+ROOMS = ("commands", "recorder", "site", "templates", "traces")
 IMPORTABLE = (
-    "cbtrace.cluster.machines",
-    "cbtrace.cluster.storage",
     "cbtrace.commands",
+    "cbtrace.commands.ray_builds",
     "cbtrace.recorder",
+    "cbtrace.recorder.cluster.machines",
+    "cbtrace.recorder.cluster.storage",
     "cbtrace.site.build",
     "cbtrace.templates",
     "cbtrace.traces",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cbtrace.site.ray_builds import belongs
+from cbtrace.commands.ray_builds import belongs
 from conftest import COMMAND
 from rank_traces import Rank, rank_paths
 from ray_cluster import Cluster, ray_cluster

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from cbtrace.cluster.connection import ray_library
-from cbtrace.cluster.machines import Machine
+from cbtrace.recorder.cluster.connection import ray_library
+from cbtrace.recorder.cluster.machines import Machine
 from cbtrace.recorder.experiments.job import Report
 from cbtrace.recorder.experiments.places import Begin, Endings, Hear, Task
 from cbtrace.recorder.experiments.plan_spec import Plan

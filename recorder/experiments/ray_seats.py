@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from cbtrace.cluster.connection import ClusterError
-from cbtrace.cluster.machines import Machine, is_there, survey
+from cbtrace.recorder.cluster.connection import ClusterError
+from cbtrace.recorder.cluster.machines import Machine, is_there, survey
 from cbtrace.recorder.experiments.places import Seat
 from cbtrace.recorder.experiments.plan_spec import Plan
 from cbtrace.recorder.facts import NONE

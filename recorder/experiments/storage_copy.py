@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cbtrace.cluster.storage import Storage
+from cbtrace.recorder.cluster.storage import Storage
 from cbtrace.recorder.experiments.experiment_folder import LOGS, writing_in
 from cbtrace.traces.aside import written_aside
 from cbtrace.traces.errors import CbtraceError, declare

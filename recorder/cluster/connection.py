@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from cbtrace.cluster.storage import shown
+from cbtrace.recorder.cluster.storage import shown
 from cbtrace.traces.errors import CbtraceError, UsageError, declare
 from cbtrace.traces.schema import Severity
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from cbtrace.cluster.connection import ClusterError, ray_library
+from cbtrace.recorder.cluster.connection import ClusterError, ray_library
 from cbtrace.traces.errors import declare
 from cbtrace.traces.schema import Severity
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from cbtrace.cluster.connection import ray_library
-from cbtrace.cluster.machines import Machine, is_there, survey
+from cbtrace.recorder.cluster.connection import ray_library
+from cbtrace.recorder.cluster.machines import Machine, is_there, survey
 from cbtrace.site.folder import explained
 from cbtrace.site.pages.chrome import Chrome
 from cbtrace.site.records import StoredRecord, maker_digest
