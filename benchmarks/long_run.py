@@ -37,6 +37,7 @@ from cbtrace.site.analysis.kv_groups import kv_by_group
 from cbtrace.site.analysis.request_lives import request_lives
 from cbtrace.site.analysis.summary import summarize
 from cbtrace.site.build import build_site
+from cbtrace.site.pages.request_data import gaps_a_request
 from cbtrace.traces import open_trace
 from pages import read_links
 
@@ -95,7 +96,7 @@ def analyzed(path: Path, _: Path) -> None:
     findings(Evidence(trace, summary, cuts, 0))
     service_times(trace, cuts.longest_gap)
     kv_by_group(trace)
-    for _part in request_lives(trace, 8):
+    for _part in request_lives(trace, gaps_a_request(len(trace.requests.id))):
         pass
 
 
