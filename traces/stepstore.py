@@ -204,7 +204,8 @@ def _narrowed(column: Ints) -> NDArray[Any]:
     low, high = int(column.min(initial=0)), int(column.max(initial=0))
     for kind in (np.int8, np.int16, np.int32):
         if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:
-            return column.astype(kind)
+            narrow: NDArray[Any] = column.astype(kind)
+            return narrow
     return column.copy()  # not a view: that would keep the other columns
 
 
