@@ -202,11 +202,11 @@ class StepStore:
 def _narrowed(column: Ints) -> NDArray[Any]:
     """The same numbers in as few bytes as hold them."""
     low, high = int(column.min(initial=0)), int(column.max(initial=0))
-    for kind in (np.int8, np.int16, np.int32):
-        if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:
-            narrow: NDArray[Any] = column.astype(kind)
-            return narrow
-    return column.copy()  # not a view: that would keep the other columns
+    fitting = (
+        kind for kind in (np.int8, np.int16, np.int32) if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max
+    )
+    narrow: NDArray[Any] = column.astype(next(fitting, np.int64))  # a copy: a view would keep the other columns
+    return narrow
 
 
 def _row(step: Step) -> tuple[int, ...]:
