@@ -28,13 +28,13 @@ def test_the_slowest_rank_of_each_step_is_the_last_to_launch(tmp_path: Path) -> 
     assert [wait.launch_ns for wait in found.waits] == [18 * 30 * US, (6 * 50 + 18 * 30) * US, 6 * 20 * US]
     # A step takes from its start to its update, 5 of 6 parts: the pause between steps is the builder's.
     assert found.skew_share == pytest.approx((6 * 50 + 18 * 30) * US / (STEPS * 5 * STEP_NS // 6))
-    assert (found.compared, found.after_pause) == (STEPS, 1)
+    assert (found.compared, found.after_pause) == (STEPS, 0)
 
 
 def test_who_comes_first_to_a_meeting_waits_for_the_last(tmp_path: Path) -> None:
     found = analyzed(tmp_path, Rank(0, come_late=lambda step: 10 * US), Rank(1, come_late=lambda step: 25 * US))
     assert found.waits is not None
-    assert [wait.meeting_ns for wait in found.waits] == [(STEPS - 1) * 15 * US, 0], "the first follows a pause"
+    assert [wait.meeting_ns for wait in found.waits] == [(STEPS - 1) * 15 * US, 0], "before the first, ranks start up"
     assert found.lag_ns.tolist() == [0] * STEPS
     assert found.meeting_ns.tolist() == [0] + [15 * US] * (STEPS - 1)
 
@@ -43,9 +43,17 @@ def test_a_meeting_after_a_pause_says_nothing(tmp_path: Path) -> None:
     """The rank that asks for work first waits for work, and not for the other rank: this is counted apart."""
     late = Rank(1, come_late=lambda step: 20 * US, pause_before=10)
     found = analyzed(tmp_path, Rank(0, pause_before=10), late)
-    assert (found.after_pause, found.after_pause_ns) == (2, 20 * US)
+    assert (found.after_pause, found.after_pause_ns) == (1, 20 * US)
     assert found.waits is not None
     assert [wait.meeting_ns for wait in found.waits] == [(STEPS - 2) * 20 * US, 0]
+
+
+def test_a_shorter_trace_is_compared_over_the_steps_that_both_have(tmp_path: Path) -> None:
+    long = Rank(0, gpu_ns=lambda step: 300_000 if step < STEPS // 2 else 900_000)
+    found = analyzed(tmp_path, long, Rank(1, steps=STEPS // 2, gpu_ns=lambda step: 300_000))
+    assert [rank.steps for rank in found.ranks] == [STEPS, STEPS // 2]
+    assert [rank.step_ms.n for rank in found.ranks] == [STEPS // 2] * 2
+    assert [rank.gpu_ms.p99 for rank in found.ranks] == [0.3, 0.3]
 
 
 def test_gpu_time_beyond_the_shortest_is_a_wait(tmp_path: Path) -> None:

@@ -68,8 +68,8 @@ def test_missing_ranks_are_named_and_the_lowest_stands_in(tmp_path: Path) -> Non
     (finding,) = group.findings()
     assert finding.slug == "rank-missing"
     assert finding.meaning == (
-        "Of the 4 ranks of this run, ranks 0, 2 have no trace here; rank 1 stands in for rank 0, whose clock requests "
-        "go by."
+        "Of the 4 ranks of this run, ranks 0, 2 have no trace here; rank 1 stands in for rank 0, the only one "
+        "that sees requests come."
     )
 
 

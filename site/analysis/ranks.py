@@ -59,6 +59,8 @@ class RankStats:
     whole: bool
     steps: int
     step_ms: Distribution
+    """As all times here, of the steps that all ranks have, so that ranks can be compared; where there are none, of its
+    own."""
     gpu_ms: Distribution
     """Of the steps whose time on the device is known."""
     host_ms: Distribution
@@ -103,9 +105,9 @@ class RankAnalysis:
     compared: int
     """Steps that all ranks have."""
     after_pause: int
-    """Of those, steps that follow a pause, the first of all included."""
+    """Of those, steps that follow a pause. The first of all, before which ranks start up, is none of them."""
     after_pause_ns: int
-    """From the first rank's coming to the last one's, summed over these meetings but for the first of all."""
+    """From the first rank's coming to the last one's, summed over these meetings."""
     skew_share: float | None
     """Sum of ``lag_ns`` and ``meeting_ns`` over the step time of the first rank in the same steps."""
 
@@ -116,11 +118,11 @@ def analyze_ranks(traces: Iterable[Trace]) -> RankAnalysis:
     Each trace is let go before the next one is asked for.
     """
     joiner = RankJoiner()
-    stats: list[RankStats] = []
+    found: list[_Rank] = []
     of_steps: list[tuple[Ints, Ints, Bools]] = []
     for trace in traces:
         joiner.add(trace)
-        stats.append(_stats(trace))
+        found.append(_Rank(trace))
         of_steps.append((trace.steps.index, step_durations(trace.steps), _after_pause(trace)))
     join = joiner.join()
     step_ns = np.stack([_on_rows(join.index, index, durations) for index, durations, _ in of_steps])
@@ -133,15 +135,15 @@ def analyze_ranks(traces: Iterable[Trace]) -> RankAnalysis:
     busy = int(step_ns[0, rows].sum())
     return RankAnalysis(
         join=join,
-        ranks=stats,
-        waits=_waits(join, slowest, rows, after_pause) if rows.any() and len(stats) > 1 else None,
+        ranks=_stats(found, join, step_ns),
+        waits=_waits(join, slowest, rows, after_pause) if rows.any() and len(found) > 1 else None,
         step_ns=step_ns,
         slowest=slowest,
         lag_ns=lag,
         meeting_ns=meeting,
         gpu_spread_ns=_gpu_spread(join),
         compared=int(join.on_all.sum()),
-        after_pause=int(after_pause.sum()),
+        after_pause=int(after_pause[1:].sum()),
         after_pause_ns=int(apart[1:][after_pause[1:]].sum()),
         skew_share=int((lag + meeting)[rows].sum()) / busy if busy > 0 else None,
     )
@@ -154,21 +156,39 @@ def _on_rows(index: Ints, own: Ints, values: Ints) -> Ints:
     return found
 
 
-def _stats(trace: Trace) -> RankStats:
-    steps = trace.steps
-    host = (steps.prepared_ns - steps.scheduled_ns) + (steps.done_ns - steps.ready_ns)
-    clocks = trace.gpu.sm_clock_mhz[trace.gpu.sm_clock_mhz >= 0]
-    return RankStats(
-        rank=trace.header.rank,
-        file=trace.path.name,
-        whole=trace.recovery.whole,
-        steps=len(steps.index),
-        step_ms=describe(step_durations(steps)),
-        gpu_ms=describe(steps.gpu_ns[steps.gpu_ns >= 0]),
-        host_ms=describe(host),
-        memory=_memory(trace),
-        sm_clock_mhz=int(np.median(clocks)) if len(clocks) else None,
-    )
+class _Rank:
+    """What is kept of a trace beside its steps."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.number = trace.header.rank
+        self.file = trace.path.name
+        self.whole = trace.recovery.whole
+        self.memory = _memory(trace)
+        self.clocks = trace.gpu.sm_clock_mhz[trace.gpu.sm_clock_mhz >= 0]
+
+
+def _stats(ranks: list[_Rank], join: RankJoin, step_ns: Ints) -> list[RankStats]:
+    scheduled, prepared, ready, done = map(join.of_all, ("scheduled_ns", "prepared_ns", "ready_ns", "done_ns"))
+    host_ns = (prepared - scheduled) + (done - ready)
+    gpu_ns, shared = join.of_all("gpu_ns"), join.on_all
+    stats = []
+    for i, (rank, steps) in enumerate(zip(ranks, join.ranks, strict=True)):
+        rows = shared if shared.any() else steps.known
+        gpu = gpu_ns[i, rows]
+        stats.append(
+            RankStats(
+                rank=rank.number,
+                file=rank.file,
+                whole=rank.whole,
+                steps=int(steps.known.sum()),
+                step_ms=describe(step_ns[i, rows]),
+                gpu_ms=describe(gpu[gpu >= 0]),
+                host_ms=describe(host_ns[i, rows]),
+                memory=rank.memory,
+                sm_clock_mhz=int(np.median(rank.clocks)) if len(rank.clocks) else None,
+            )
+        )
+    return stats
 
 
 def _memory(trace: Trace) -> RankMemory:

@@ -100,7 +100,7 @@ def _text(found: RankAnalysis, words: Words) -> str:
     lags = found.lag_ns[found.lag_ns >= 0]
     met = found.meeting_ns[found.meeting_ns >= 0]
     lag = describe(lags)
-    return words(
+    text = words(
         "ranks.text",
         p50=formats.milliseconds(lag.p50),
         p99=formats.milliseconds(lag.p99),
@@ -108,9 +108,11 @@ def _text(found: RankAnalysis, words: Words) -> str:
         meetings=formats.seconds(int(met.sum()) / 1e9),
         share=formats.percent(found.skew_share),
         steps=formats.number(found.compared),
-        paused=formats.number(found.after_pause),
-        pauses=formats.seconds(found.after_pause_ns / 1e9),
     )
+    if found.after_pause:
+        paused, pauses = formats.number(found.after_pause), formats.seconds(found.after_pause_ns / 1e9)
+        text += " " + words("ranks.text_paused", paused=paused, pauses=pauses)
+    return text
 
 
 def _row(rank: RankStats, wait: RankWaits | None, compared: int) -> RankRow:
