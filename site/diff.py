@@ -46,7 +46,7 @@ def diff_traces(
     """Read the traces of both sides, one or more each, and compare them.
 
     Raises:
-        UsageError: a run is there twice.
+        UsageError: a run is there twice, or a prediction among runs.
         TraceError: a file that is no trace; the message names it.
     """
     runs = [_read(path, done, len(a) + len(b), progress) for done, path in enumerate((*a, *b))]
@@ -54,6 +54,8 @@ def diff_traces(
         progress(len(runs), len(runs), "")
     _check_once(runs)
     left, right = runs[: len(a)], runs[len(a) :]
+    for side in (left, right):
+        _check_measured(side)
     measured = [run.measured for run in left], [run.measured for run in right]
     comparison = compare(*measured)
     return Diff(
@@ -86,10 +88,27 @@ def _check_once(runs: Sequence[DiffRun]) -> None:
         seen[run.run_id] = run.path
 
 
+def _check_measured(side: Sequence[DiffRun]) -> None:
+    """A prediction is no run: it would count in the means, and as a repeat."""
+    predictions = [run.path for run in side if run.measured.conditions.predicted]
+    if predictions and len(predictions) < len(side):
+        raise UsageError(
+            f"{predictions[0]} was predicted, and other runs on its side were measured: name predictions on a side of "
+            "their own.",
+            slug="prediction-among-runs",
+        )
+
+
+declare(
+    "prediction-among-runs",
+    Severity.BROKEN,
+    "A side of a comparison holds runs that were measured and predictions, which count as no run.",
+    "Name predictions on a side of their own, or leave them out.",
+)
 declare(
     "run-twice",
     Severity.BROKEN,
-    "Two of the traces to compare hold the same run: one is a copy of the other, or a trace, or two ranks of one run, "
-    "were named on both sides.",
-    "Name each run once, all its ranks on one side. Repeats are runs that were recorded one by one.",
+    "Two of the traces named hold the same run: one is a copy of the other, or a trace, or two ranks of one run, were "
+    "named twice; in a comparison, on both sides.",
+    "Name each run once, all its ranks on one side of a comparison. Repeats are runs that were recorded one by one.",
 )

@@ -218,6 +218,7 @@ def test_sides_can_be_lists(pair: Path, diff: Diff) -> None:
         (["baseline", "vs", "candidate", "vs", "baseline"], "unclear-sides"),
         (["baseline", "baseline"], "run-twice"),
         (["baseline", "vs", "candidate", "baseline/run-1.cbt"], "run-twice"),
+        (["baseline", "vs", "candidate", "predicted.cbt"], "prediction-among-runs"),
         (["baseline", "empty"], "no-traces"),
         (["baseline", "candidate", "--fail-if", "ttft_ms.p95 > 5%"], "bad-condition"),
         (["baseline/run-0.cbt", "candidate", "-o", "baseline/run-0.cbt"], "output-is-input"),
@@ -225,6 +226,7 @@ def test_sides_can_be_lists(pair: Path, diff: Diff) -> None:
 )
 def test_mistakes_are_one_sentence(arguments: list[str], slug: str, pair: Path, diff: Diff) -> None:
     (pair / "empty").mkdir()
+    timed_run(pair / "predicted.cbt", predicted=True)
     result = diff(*arguments)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.count("\n") == 1 and result.stderr.endswith(f"[{slug}]\n")

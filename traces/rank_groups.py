@@ -159,7 +159,9 @@ def ranks_in_words(ranks: Sequence[int]) -> str:
 
 
 def _missing(missing: Sequence[int], ranks: range, lead: int) -> Finding:
-    stands_in = "" if lead == ranks[0] else f"; rank {lead} stands in for rank {ranks[0]}, the only one that sees requests come"
+    stands_in = f"; rank {lead} stands in for rank {ranks[0]}, the only one that sees requests come"
+    if lead == ranks[0]:
+        stands_in = ""
     text = (
         f"Of the {len(ranks)} ranks of this run, {ranks_in_words(missing)} "
         f"{'has' if len(missing) == 1 else 'have'} no trace here{stands_in}."
