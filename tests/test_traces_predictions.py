@@ -58,6 +58,43 @@ def test_endless_numbers_and_endless_lists_are_refused(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("1.0", "1e999"))
     with pytest.raises(PredictionsError):
         read_predictions(tmp_path)
-    write_predictions(predictions(*[PredictedSetting({})] * (MOST_SETTINGS + 1)), tmp_path)
+    write_predictions(predictions(*(PredictedSetting({"num_blocks": at}) for at in range(MOST_SETTINGS))), tmp_path)
+    assert read_predictions(tmp_path) is not None
+    write_predictions(predictions(*(PredictedSetting({"num_blocks": at}) for at in range(MOST_SETTINGS + 1))), tmp_path)
     with pytest.raises(PredictionsError, match="does not write"):
+        read_predictions(tmp_path)
+
+
+@pytest.mark.parametrize("number", [-1.0, -0.001, 1e16, 1e300])
+@pytest.mark.parametrize("where", ["own", "errors", "values", "changes", "memory", "own memory"])
+def test_numbers_that_cannot_be_are_refused(where: str, number: float, tmp_path: Path) -> None:
+    setting = PredictedSetting({"cpu_offload_space": 2.0}, {"ttft_ms.p95": 1.0}, memory_bytes=1)
+    made = predictions(setting)
+    write_predictions(made, tmp_path)
+    assert read_predictions(tmp_path) == made
+    if where == "memory":
+        setting.memory_bytes = int(number * 1000)
+    elif where == "own memory":
+        made.own_memory_bytes = int(number * 1000)
+    else:
+        held = {"own": made.own, "errors": made.errors, "values": setting.values, "changes": setting.changes}[where]
+        assert held is not None
+        held["cpu_offload_space"] = number
+    write_predictions(made, tmp_path)
+    with pytest.raises(PredictionsError, match=r"a number below 0 or above 1e\+15") as refused:
+        read_predictions(tmp_path)
+    assert "\n" not in str(refused.value)
+
+
+def test_what_is_there_twice_is_refused(tmp_path: Path) -> None:
+    write_predictions(
+        predictions(PredictedSetting({"num_blocks": 96, "x": 1}), PredictedSetting({"x": 1.0, "num_blocks": 96.0})),
+        tmp_path,
+    )
+    with pytest.raises(PredictionsError, match="a setting twice"):
+        read_predictions(tmp_path)
+    made = predictions()
+    made.learned_from.append("r1")
+    write_predictions(made, tmp_path)
+    with pytest.raises(PredictionsError, match="a run twice"):
         read_predictions(tmp_path)

@@ -6,8 +6,7 @@ are only ever appended, with a default; a change of meaning raises :data:`PREDIC
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -21,6 +20,8 @@ PREDICTIONS_FILE = "predictions.json"
 PREDICTIONS_FORMAT = 1
 MOST_SETTINGS = 10_000
 LARGEST_BYTES = 64 << 20
+LARGEST = 1e15
+"""No number of a run is larger: it is a petabyte, or thirty thousand years in ms."""
 
 Values = dict[str, float | None]
 """By the keys of the JSON summary, such as ``ttft_ms.p95``; ``None`` is unknown."""
@@ -65,6 +66,9 @@ class Predictions(Struct):
     format: int = PREDICTIONS_FORMAT
     own_memory_bytes: int | None = None
     """Of the settings that the base was run with."""
+    considered: dict[str, str] = field(default_factory=dict)
+    """Every run that was there to learn from, also those that could not be: by its id, the id in its trace. Empty in
+    files of before it was written."""
 
 
 def read_predictions(folder: Path) -> Predictions | None:
@@ -92,8 +96,9 @@ def read_predictions(folder: Path) -> Predictions | None:
         predictions = msgspec.json.decode(data, type=Predictions)
     except msgspec.MsgspecError as error:
         raise PredictionsError(f"{path} is damaged ({error}): {again}.") from error
-    if len(predictions.settings) > MOST_SETTINGS or not all(map(math.isfinite, _numbers(predictions))):
-        raise PredictionsError(f"{path} holds what cbtrace does not write: {again}.")
+    wrong = _wrong(predictions)
+    if wrong:
+        raise PredictionsError(f"{path} holds what cbtrace does not write ({wrong}): {again}.")
     return predictions
 
 
@@ -101,9 +106,27 @@ class _Format(Struct):
     format: int = 1
 
 
+def _wrong(predictions: Predictions) -> str:
+    """What cannot be in them; empty if nothing is wrong."""
+    if len(predictions.settings) > MOST_SETTINGS:
+        return f"more than {MOST_SETTINGS:,} settings"
+    # NaN is in no range.
+    if not all(0 <= number <= LARGEST for number in _numbers(predictions)):
+        return f"a number below 0 or above {LARGEST:g}"
+    changes = [frozenset(setting.changes.items()) for setting in predictions.settings]
+    if len(set(changes)) < len(changes):
+        return "a setting twice"
+    return "a run twice" if len(set(predictions.learned_from)) < len(predictions.learned_from) else ""
+
+
 def _numbers(predictions: Predictions) -> Iterator[float]:
-    for values in (predictions.own, predictions.errors, *(it.values or {} for it in predictions.settings)):
-        yield from (value for value in values.values() if value is not None)
+    settings = predictions.settings
+    found: list[Mapping[str, Scalar]] = [predictions.own, predictions.errors, *(it.changes for it in settings)]
+    found += [it.values for it in settings if it.values is not None]
+    for values in found:
+        yield from (value for value in values.values() if isinstance(value, (int, float)))
+    memory = [predictions.own_memory_bytes, *(it.memory_bytes for it in settings)]
+    yield from (size for size in memory if size is not None)
 
 
 def write_predictions(predictions: Predictions, folder: Path) -> Path:
