@@ -152,6 +152,31 @@ def test_predictions_of_a_run_that_was_run_anew_are_not_shown() -> None:
     assert not is_outdated(joined(None)) and not is_outdated(joined(made()))
 
 
+def test_runs_that_came_since_are_told() -> None:
+    """The lab has nine runs of one workload, all with the id of one trace; a static one is never learned from."""
+    of = lab().add("static", kind="static", stage=1).add("elsewhere", workload="other", stage=4)
+    ids = [run.id for run in of.runs if run.variant in ("baseline", "small", "m0")]
+    run_id = plain_summary().run_id
+
+    def stale(**fields: Any) -> str:
+        predictions = made(setting(1200, num_blocks=128), **fields)
+        return experiment_view(join(of.experiment(), of.traced, predictions), [], [], [], WORDS).predicted.stale
+
+    assert len(ids) == 9 and stale(learned_from=ids) == stale(considered=dict.fromkeys(ids, run_id)) == ""
+    assert "learned from 4, and of now 9 runs, 5 came or were run anew" in stale(learned_from=ids[:4])
+    considered = dict.fromkeys(ids, run_id)
+    assert "of now 9 runs, 1 came" in stale(considered=considered | {ids[-1]: "another"}), "it was run anew"
+    del considered[ids[-1]]
+    assert "of now 9 runs, 1 came" in stale(considered=considered)
+
+
+def test_what_the_memory_is_worth_is_told() -> None:
+    told = experiment_view(joined(made(setting(1, num_blocks=2), own_memory_bytes=2 << 30)), [], [], [], WORDS)
+    gib = "\N{NO-BREAK SPACE}GiB"
+    assert f"is 2{gib}, where 1{gib} were measured" in told.predicted.memory
+    assert experiment_view(joined(made(setting(1, num_blocks=2))), [], [], [], WORDS).predicted.memory == ""
+
+
 def test_the_page_shows_them_marked_and_tells_of_a_damaged_file(tmp_path: Path) -> None:
     folder = tmp_path / "study"
     write_folder(folder, lab())
@@ -161,6 +186,7 @@ def test_the_page_shows_them_marked_and_tells_of_a_damaged_file(tmp_path: Path) 
     write_predictions(made(hostile, setting(2e9, num_blocks=96), base_run_id=base.header.run_id), folder)
     page = built(folder, tmp_path / "site")
     assert page.count('<span class="badge predicted">predicted</span>') == 2
+    assert "Run cbtrace whatif on the folder again" in page, "two of nine runs were learned from"
     assert "num_blocks=96" in page and "<script>alert" not in page and "<b>bold" not in page
     (folder / PREDICTIONS_FILE).write_text("{")
     page = built(folder, tmp_path / "site")

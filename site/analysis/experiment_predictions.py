@@ -71,6 +71,29 @@ def is_outdated(runs: ExperimentRuns) -> bool:
     return base.traced.summary.run_id != runs.predictions.base_run_id
 
 
+@dataclass(frozen=True)
+class Since:
+    """Runs of the base's workload that are there now, and how many of them came, or were run anew, since it was
+    learned how long steps take."""
+
+    now: int
+    new: int
+
+
+def since_learned(runs: ExperimentRuns, predictions: Predictions) -> Since:
+    """Count them."""
+    base = next(variant for variant in runs.variants if any(_is_base(runs, run.entry.id) for run in variant.runs))
+    known = predictions.considered or dict.fromkeys(predictions.learned_from, "")
+    ids = {
+        run.entry.id: run.traced.summary.run_id
+        for variant in runs.variants
+        if (variant.entry.kind, variant.entry.workload) == ("continuous", base.entry.workload)
+        for run in variant.measured
+        if run.traced is not None
+    }
+    return Since(len(ids), sum(name not in known or known[name] not in ("", run_id) for name, run_id in ids.items()))
+
+
 def _is_base(runs: ExperimentRuns, run_id: str) -> bool:
     return runs.predictions is not None and run_id == runs.predictions.base
 

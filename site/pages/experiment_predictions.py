@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cbtrace.site import formats
-from cbtrace.site.analysis.experiment import ExperimentRuns
+from cbtrace.site.analysis.experiment import ExperimentRun, ExperimentRuns
 from cbtrace.site.analysis.experiment_effects import MEMORY, SPEED, THROUGHPUT
 from cbtrace.site.analysis.experiment_predictions import (
     COUNTS,
@@ -17,6 +17,7 @@ from cbtrace.site.analysis.experiment_predictions import (
     belongs_to,
     forecasts,
     is_outdated,
+    since_learned,
 )
 from cbtrace.site.analysis.experiment_variables import Variable, as_number
 from cbtrace.site.pages.experiment_effects import slo_label, value_label, value_text
@@ -62,7 +63,11 @@ class ForecastSection:
     """All of them; without rows there are none, and ``intro`` says why."""
 
     intro: str
+    stale: str
+    """That runs came since; empty where none did."""
     error: str
+    memory: str
+    """What the memory reckoned is worth; empty where it is not known."""
     columns: list[ValueColumn]
     errors: list[str]
     """Of each column, memory the last: ``± 12 %``. So are the following two."""
@@ -78,19 +83,33 @@ def forecast_section(runs: ExperimentRuns, words: Words) -> ForecastSection:
     """The section of predicted settings."""
     predictions, found = runs.predictions, forecasts(runs)
     if predictions is None or not found:
-        return ForecastSection(_why_none(runs, words), "", [], [], [], [], "", [])
+        return ForecastSection(_why_none(runs, words), "", "", "", [], [], [], [], "", [])
     base = next(run for variant in runs.variants for run in variant.runs if run.entry.id == predictions.base)
-    learned = len(predictions.learned_from)
+    learned, since = len(predictions.learned_from), since_learned(runs, predictions)
     error = "error" if any(value is not None for value in predictions.errors.values()) else "no_error"
     return ForecastSection(
         intro=words("experiment.predicted.intro", base=predictions.base, runs=learned),
+        stale=words("experiment.predicted.stale", learned=learned, new=since.new, now=since.now) if since.new else "",
         error=words(f"experiment.predicted.{error}", share=formats.percent(min(_KEPT, learned / (learned + 1)))),
+        memory=_memory(predictions, base, words),
         columns=value_columns(KEYS, words),
         errors=[*(_error(predictions, key) for key in KEYS), formats.UNKNOWN],
         own=[*(value_text(key, predictions.own.get(key)) for key in KEYS), formats.size(predictions.own_memory_bytes)],
         measured=[value_text(key, base.value(key)) for key in (*KEYS, MEMORY)],
         base=predictions.base,
         rows=[_row(forecast, number, predictions, words) for number, forecast in enumerate(found, 1)],
+    )
+
+
+def _memory(predictions: Predictions, base: ExperimentRun, words: Words) -> str:
+    own, measured = predictions.own_memory_bytes, base.value(MEMORY)
+    if own is None or measured is None:
+        return ""
+    return words(
+        "experiment.predicted.memory_text",
+        own=formats.size(own),
+        measured=formats.size(measured),
+        base=predictions.base,
     )
 
 
