@@ -13,6 +13,7 @@ from cbtrace.recorder.experiments.models import generation_config, load_model
 from cbtrace.recorder.experiments.plan_spec import Generation
 from cbtrace.recorder.experiments.settings import engine_config
 from cbtrace.recorder.experiments.templates import template_text
+from cbtrace.recorder.whatif.recording import recording
 from cbtrace.traces import open_trace
 
 DOCS = Path(__file__).parents[1] / "docs" / "experiments.md"
@@ -45,6 +46,8 @@ def test_an_experiment_runs_from_python(
     (tmp_path / "plan.toml").write_text(text)
     exec(WHOLE, {})
     assert capsys.readouterr().out == "[('baseline', 'done')]\n"
+    (trace,) = Path("experiment").rglob("*.cbt")
+    assert recording(open_trace(trace)).workload, "cbtrace whatif takes the runs of the shortest plan"
 
 
 def test_every_key_of_a_plan_is_described() -> None:
