@@ -41,8 +41,13 @@ def whatif(
         typer.Option("--solve", metavar="LIMIT", help="Such as 'ttft_ms.p95 <= 800'; repeatable.", show_default=False),
     ] = None,
     maximize: Annotated[
-        str, typer.Option(metavar="METRIC", help="What to order settings that keep the limits by.")
-    ] = "throughput_generated_tps",
+        str | None,
+        typer.Option(
+            metavar="METRIC",
+            help="What to order settings that are worth running by, instead of throughput_generated_tps.",
+            show_default=False,
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -78,25 +83,33 @@ def whatif(
     """
     from cbtrace.commands.progress import progress_bar
     from cbtrace.commands.whatif_experiment import experiment_source, write_study
-    from cbtrace.commands.whatif_limits import metric, parse_limit, worth_running
+    from cbtrace.commands.whatif_limits import check_can_be_kept, metric, parse_limit, worth_running
     from cbtrace.commands.whatif_settings import combinations
     from cbtrace.commands.whatif_study import study
 
     limits = [parse_limit(text) for text in solve or []]
-    metric(maximize, "--maximize")
+    check_can_be_kept(limits)
+    by = metric(maximize or "throughput_generated_tps", "--maximize").key
     source = experiment_source(traces)
     paths = traces if source is None else list(source.traces.values())
     changes = combinations(set_, sweep) if set_ or sweep else _around(paths[0])
+    are_ordered = bool(limits) or len(changes) > 1
+    if maximize and not are_ordered:
+        raise UsageError(
+            "--maximize orders several settings, and one is named: add --solve or --sweep, or leave it out."
+        )
     outputs = _outputs(changes, output, is_folder=len(changes) > 1 or bool(sweep))
     with progress_bar("Predicting") as advance:
         found = study(paths, changes, outputs, overwrite, advance, leave_aside=source is not None)
-    kept = None if source is None else write_study(found, source)
-    worth = worth_running(found, limits, maximize) if limits or len(changes) > 1 else None
+    kept, replaced = (None, "") if source is None else write_study(found, source)
+    if replaced:
+        typer.echo(plain(replaced), err=True)
+    worth = worth_running(found, limits, by) if are_ordered else None
     if as_json:
         told = found.as_json() | ({} if worth is None else {"worth_running": [each.changes for each in worth]})
         typer.echo(json.dumps(told, indent=2, allow_nan=False))
     else:
-        _print(found, limits, maximize, worth, kept)
+        _print(found, limits, by, worth, kept)
     if all(prediction.refused for prediction in found.predictions):
         raise typer.Exit(1)
 

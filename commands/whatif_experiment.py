@@ -61,8 +61,9 @@ def _traces(experiment: Experiment, folder: Path) -> dict[str, Path]:
     return {run.id: folder / run.trace for run in there} if there and there[0].variant == baseline.name else {}
 
 
-def write_study(found: Study, source: ExperimentSource) -> Path:
-    """Write what was predicted for the experiment's page; return the file.
+def write_study(found: Study, source: ExperimentSource) -> tuple[Path, str]:
+    """Write what was predicted for the experiment's page; return the file, and what is lost of the one that was there,
+    a sentence or nothing.
 
     Settings that were predicted before from the same recordings stay in it.
 
@@ -95,28 +96,36 @@ def write_study(found: Study, source: ExperimentSource) -> Path:
     errors: Values = {key: error for key in found.measured if (error := found.error(key)) is not None}
     predictions = Predictions(
         base=ids[found.paths[0]],
-        base_run_id=found.run_id,
+        base_run_id=found.run_ids[found.paths[0]],
         learned_from=[ids[path] for path in found.paths],
         own=found.own.values or {},
         errors=errors,
         settings=settings,
         tool_version=version("cbtrace"),
         own_memory_bytes=found.own.memory_bytes,
+        considered={ids[path]: run_id for path, run_id in found.run_ids.items()},
     )
-    predictions.settings += _kept(predictions, source.folder)
+    kept, replaced = _kept(predictions, source.folder)
+    predictions.settings += kept
     with writing(source.folder / PREDICTIONS_FILE):
-        return write_predictions(predictions, source.folder)
+        return write_predictions(predictions, source.folder), replaced
 
 
-def _kept(new: Predictions, folder: Path) -> list[PredictedSetting]:
-    """Of the settings in the folder, those that the same model predicted and that are not predicted anew."""
+def _kept(new: Predictions, folder: Path) -> tuple[list[PredictedSetting], str]:
+    """Of the settings in the folder, those that the same model predicted and that are not predicted anew; and what is
+    lost, a sentence."""
     from cbtrace.traces.predictions import PredictionsError, read_predictions
 
     try:
         old = read_predictions(folder)
-    except PredictionsError:
-        return []
-    if old is None or any(getattr(old, name) != getattr(new, name) for name in _OF_THE_MODEL):
-        return []
+    except PredictionsError as error:
+        return [], f"The earlier predictions are replaced, because they cannot be read: {error}"
+    if old is None or not old.settings:
+        return [], ""
+    if any(getattr(old, name) != getattr(new, name) for name in _OF_THE_MODEL):
+        return [], (
+            f"Earlier predictions ({len(old.settings)}) were learned from other recordings, or by another version of "
+            "cbtrace, and are replaced."
+        )
     anew = [setting.changes for setting in new.settings]
-    return [setting for setting in old.settings if setting.changes not in anew]
+    return [setting for setting in old.settings if setting.changes not in anew], ""

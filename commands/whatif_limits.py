@@ -10,6 +10,7 @@ with the operators and units of the conditions of ``cbtrace diff`` (:mod:`cbtrac
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -63,6 +64,19 @@ def parse_limit(text: str) -> Limit:
     if scale is None:
         raise UsageError(f"--solve {text!r}: {key} does not come in {unit}.")
     return Limit(text.strip(), key, operator, float(number) * scale)
+
+
+def check_can_be_kept(limits: Sequence[Limit]) -> None:
+    """Refuse limits that no number can keep together.
+
+    Raises:
+        UsageError: there are two such.
+    """
+    for low, high in itertools.product(limits, limits):
+        if low.key == high.key and low.operator.startswith(">") and high.operator.startswith("<"):
+            is_open = "=" not in low.operator or "=" not in high.operator
+            if low.bound > high.bound or (low.bound == high.bound and is_open):
+                raise UsageError(f"--solve: no setting can keep both {low.text!r} and {high.text!r}.")
 
 
 def metric(key: str, option: str) -> RunValue:

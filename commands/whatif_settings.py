@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def combinations(fixed: list[str] | None, swept: list[str] | None) -> list[dict[str, Scalar]]:
-    """Every combination of the swept values, each with the fixed ones.
+    """Every combination of the swept values, once each, with the fixed ones.
 
     Raises:
         UsageError: one is not ``KEY=VALUE`` of a setting that can be changed.
@@ -25,7 +25,7 @@ def combinations(fixed: list[str] | None, swept: list[str] | None) -> list[dict[
             raise UsageError(f"{key} is given twice: name each setting once.")
     base = {key: _value(key, text) for key, text in every}
     values = [[(key, _value(key, part)) for part in text.split(",")] for key, text in tried]
-    return [base | dict(chosen) for chosen in itertools.product(*values)]
+    return [base | dict(chosen) for chosen in dict.fromkeys(itertools.product(*values))]
 
 
 def _pair(text: str, option: str) -> tuple[str, str]:
@@ -36,7 +36,7 @@ def _pair(text: str, option: str) -> tuple[str, str]:
 
 
 def _value(key: str, text: str) -> Scalar:
-    from cbtrace.recorder.whatif.settings import CHANGEABLE
+    from cbtrace.recorder.whatif.settings import CHANGEABLE, SCHEDULERS
 
     kind = CHANGEABLE.get(key)
     if kind is None:
@@ -47,12 +47,21 @@ def _value(key: str, text: str) -> Scalar:
             raise UsageError(f"{key} is true or false, not {text!r}.")
         return text.lower() == "true"
     if kind is str:
+        if text not in SCHEDULERS:
+            raise UsageError(f"{key} is one of {', '.join(SCHEDULERS)}, not {text!r}.")
         return text
-    least, name = (1, "a whole number of at least 1") if kind is int else (0, "a number of at least 0")
+    return _number(key, kind, text)
+
+
+def _number(key: str, kind: type, text: str) -> Scalar:
+    from cbtrace.recorder.whatif.settings import SHARES
+    from cbtrace.traces.predictions import LARGEST
+
+    least, most = int(kind is int), 1 if key in SHARES else LARGEST
     try:
         number: Scalar = kind(text)
     except ValueError:
         number = None
-    if not isinstance(number, (int, float)) or not least <= number < float("inf"):
-        raise UsageError(f"{key} is {name}, not {text!r}.")
+    if not isinstance(number, (int, float)) or not least <= number <= most:
+        raise UsageError(f"{key} is a {'whole ' * (kind is int)}number from {least} to {most:g}, not {text!r}.")
     return number

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cbtrace.commands.progress import Advance
+from cbtrace.traces.errors import UsageError
 
 if TYPE_CHECKING:
     from cbtrace.recorder.whatif.errors import ReplayError
     from cbtrace.recorder.whatif.recording import Recording
     from cbtrace.recorder.whatif.time_model import Beyond, TimeModel
+    from cbtrace.traces import Trace
     from cbtrace.traces.schema import Scalar
 
 COUNTS = ("soft_resets", "offloads", "graph_captures")
@@ -54,9 +56,10 @@ class Study:
     off."""
 
     name: str
-    run_id: str
     paths: list[Path]
     """Of the recordings, the one that was changed first."""
+    run_ids: dict[Path, str]
+    """The id in the trace of each recording that was given, learned from or not."""
     left_aside: list[str]
     """Why recordings of an experiment were not learned from, a sentence each."""
     seen: tuple[float, ...]
@@ -121,9 +124,11 @@ def study(
 ) -> Study:
     """Predict the first recording with each of the changes.
 
-    With ``leave_aside``, of the others those that cannot be replayed are not learned from, instead of refused.
+    With ``leave_aside``, of the others those that cannot be replayed, or are copies, are not learned from, instead of
+    refused.
 
     Raises:
+        UsageError: two recordings hold the same run.
         ReplayError: a recording cannot be replayed, or they are not alike.
         TraceExistsError: an output exists and is not to be replaced.
     """
@@ -134,7 +139,10 @@ def study(
     from cbtrace.traces import open_trace
 
     _check_outputs(paths, [output for output in outputs if output is not None], overwrite)
-    total, done = 2 * len(paths) + 1 + len(changes), 0
+    traces = [open_trace(path) for path in paths]
+    run_ids = {trace.path: trace.header.run_id for trace in traces}
+    left_aside = _take_out_copies(traces, leave_aside)
+    total, done = 2 * len(traces) + 1 + len(changes), 0
 
     def step(name: str) -> None:
         nonlocal done
@@ -143,11 +151,10 @@ def study(
         done += 1
 
     recordings: list[Recording] = []
-    left_aside: list[str] = []
-    for path in paths:
-        step(f"replaying {path.name}")
+    for trace in traces:
+        step(f"replaying {trace.path.name}")
         try:
-            recordings.append(recording(open_trace(path)))
+            recordings.append(recording(trace))
         except ReplayError as error:
             if not leave_aside or not recordings:
                 raise
@@ -167,8 +174,8 @@ def study(
     first = recordings[0].trace
     return Study(
         name=first.header.name,
-        run_id=first.header.run_id,
         paths=[one.trace.path for one in recordings],
+        run_ids=run_ids,
         left_aside=left_aside,
         seen=model.seen,
         measured=_values(first.path),
@@ -176,6 +183,24 @@ def study(
         predictions=predictions,
         left_out=left_out,
     )
+
+
+def _take_out_copies(traces: list[Trace], leave_aside: bool) -> list[str]:
+    """Take out those that hold the same run as an earlier one, and return why, a sentence each: predicted from its own
+    copy, a run would make predictions look certain."""
+    first: dict[str, Path] = {}
+    whys = []
+    for trace in list(traces):
+        run_id, path = trace.header.run_id, trace.path
+        if not run_id or run_id not in first:
+            first[run_id] = path
+            continue
+        why = f"{path} holds the same run as {first[run_id]}, or another rank of it"
+        if not leave_aside:
+            raise UsageError(f"{why}: name each run once.", slug="run-twice")
+        traces.remove(trace)
+        whys.append(f"{why}.")
+    return whys
 
 
 def _check_outputs(paths: list[Path], outputs: list[Path], overwrite: bool) -> None:

@@ -108,7 +108,11 @@ def how_sure(found: Study, kept: Path | None) -> Iterator[str]:
     else:
         yield "How far these predictions are off is not known from one recording: give more, with other settings."
     if found.own.memory_bytes is not None:
-        yield "Memory is predicted as the engine's own model reckons; what is then measured may be more or less."
+        own, peak = _gib(found.own.memory_bytes).strip(), found.measured["peak_memory_bytes"]
+        measured = "nothing was measured" if peak is None else f"{_gib(peak).strip()} GiB were measured"
+        yield f"Memory is the engine's own estimate: for the recorded settings it is {own} GiB, where {measured}."
+    if any("cpu_offload_space" in prediction.changes for prediction in found.predictions):
+        yield "cpu_offload_space is in GiB."
     if doubts := doubts_told([found.own, *found.predictions]):
         yield f"* Beyond what was seen: {'; '.join(doubts)}."
     yield from (f"Not learned from: {why}" for why in found.left_aside)

@@ -10,6 +10,7 @@ import pytest
 
 from cbtrace.commands import run as run_command
 from cbtrace.recorder import record
+from cbtrace.recorder.whatif.neighbours import neighbours
 from cbtrace.recorder.whatif.settings import CHANGEABLE
 from cbtrace.site.analysis.comparison import compare, measured_run
 from cbtrace.site.analysis.summary import summarize
@@ -94,9 +95,11 @@ def test_a_prediction_gets_no_verdict(traces: list[Path], tmp_path: Path, monkey
     ("arguments", "said"),
     [
         (("--set", "num_blocks"), "not of the form KEY=VALUE"),
-        (("--set", "num_blocks=many"), "num_blocks is a whole number of at least 1, not 'many'"),
-        (("--set", "num_blocks=0"), "num_blocks is a whole number of at least 1"),
-        (("--set", "safety_margin=nan"), "safety_margin is a number of at least 0"),
+        (("--set", "num_blocks=many"), "num_blocks is a whole number from 1 to 1e+15, not 'many'"),
+        (("--set", "num_blocks=0"), "num_blocks is a whole number from 1"),
+        (("--set", "safety_margin=nan"), "safety_margin is a number from 0 to 1"),
+        (("--set", "cpu_offload_space=inf"), "cpu_offload_space is a number from 0"),
+        (("--set", "max_requests_per_batch=1" + 30 * "0"), "max_requests_per_batch is a whole number from 1 to 1e+15"),
         (("--set", "use_cuda_graph=1"), "use_cuda_graph is true or false"),
         (("--set", "seed=1"), "known are num_blocks"),
         (("--set", "num_blocks=1", "--sweep", "num_blocks=1,2"), "num_blocks is given twice"),
@@ -104,6 +107,17 @@ def test_a_prediction_gets_no_verdict(traces: list[Path], tmp_path: Path, monkey
         (("--set", "num_blocks=9", "--solve", "ttft_ms.p95 < 1 GiB"), "ttft_ms.p95 does not come in GiB"),
         (("--set", "num_blocks=9", "--solve", "luck < 1"), "there is no metric luck"),
         (("--set", "num_blocks=9", "--maximize", "luck"), "there is no metric luck"),
+        (
+            ("--set", "num_blocks=9", "--maximize", "soft_resets"),
+            "--maximize orders several settings, and one is named",
+        ),
+        (("--set", "safety_margin=50"), "safety_margin is a number from 0 to 1, not '50'"),
+        (("--sweep", "scheduler_type=fifo,lottery"), "scheduler_type is one of fifo, prefill_first, not 'lottery'"),
+        (
+            ("--set", "num_blocks=9", "--solve", "ttft_ms.p95 <= 1 s", "--solve", "ttft_ms.p95 >= 2000"),
+            "no setting can keep both 'ttft_ms.p95 >= 2000' and 'ttft_ms.p95 <= 1 s'",
+        ),
+        (("--set", "num_blocks=9", "--solve", "steps < 2", "--solve", "steps >= 2"), "no setting can keep both"),
     ],
 )
 def test_wrong_usage_is_one_sentence(
@@ -116,6 +130,46 @@ def test_wrong_usage_is_one_sentence(
     assert whatif(monkeypatch, traces[0], *arguments) == 2
     shown = capsys.readouterr()
     assert said in shown.err and shown.err.count("\n") == 1 and shown.out == ""
+
+
+@pytest.mark.parametrize("named", ["twice", "as a copy"])
+def test_a_run_that_is_named_twice_is_refused(
+    named: str,
+    traces: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Predicted from its own copy, it would make predictions look certain."""
+    other = traces[0] if named == "twice" else tmp_path / "copy.cbt"
+    if other != traces[0]:
+        other.write_bytes(traces[0].read_bytes())
+    assert whatif(monkeypatch, traces[0], traces[1], other, "--set", "num_blocks=14") == 2
+    shown = capsys.readouterr()
+    assert f"{other} holds the same run as {traces[0]}" in shown.err and "[run-twice]" in shown.err
+    assert shown.err.count("\n") == 1 and shown.out == ""
+
+
+def test_limits_that_leave_a_range_are_no_contradiction(
+    traces: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limits = ("--solve", "soft_resets >= 0", "--solve", "soft_resets <= 0")
+    assert whatif(monkeypatch, traces[0], "--set", "num_blocks=64", *limits) == 0
+    assert "1. num_blocks=64" in capsys.readouterr().out
+
+
+def test_offloading_to_more_memory_than_the_host_has_is_refused_and_the_unit_is_told(
+    traces: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ram = open_trace(traces[0]).header.fingerprint["hardware.ram_bytes"]
+    assert isinstance(ram, int)
+    fits, too_much = ram // 2**30, ram // 2**30 + 1
+    assert whatif(monkeypatch, traces[0], "--sweep", f"cpu_offload_space={fits},{too_much}", "--json") == 0
+    kept, refused = json.loads(capsys.readouterr().out)["predictions"]
+    assert kept["values"] is not None and refused["refused"]["slug"] == "whatif-setting"
+    assert f"cpu_offload_space is in GiB, and {too_much}" in refused["refused"]["text"]
+    assert whatif(monkeypatch, traces[0], "--set", f"cpu_offload_space={fits}") == 0
+    assert "cpu_offload_space is in GiB." in capsys.readouterr().out
 
 
 def test_the_trace_itself_is_never_written_over(
@@ -179,8 +233,25 @@ def test_without_settings_those_around_the_recorded_ones_are_tried(
     out = capsys.readouterr().out
     tried = [line.split()[0] for line in out.splitlines() if line.startswith(tuple(CHANGEABLE))]
     assert {"num_blocks=7", "num_blocks=28", "safety_margin=0.0", "scheduler_type=prefill_first"} <= set(tried)
+    assert len(tried) == len(set(tried))
     assert "num_blocks=14" not in tried and not any(one.startswith("use_async_batching") for one in tried)
     assert "1. num_blocks=2" in out, "a cache that soft resets are met in is made larger first"
+
+
+def test_values_around_the_recorded_one_that_come_to_the_same_are_tried_once(traces: list[Path]) -> None:
+    trace = open_trace(traces[0])
+    trace.engines[0].resolved["max_batch_tokens"] = 512
+    tried = [one["max_batch_tokens"] for one in neighbours(trace) if "max_batch_tokens" in one]
+    assert tried == [64, 128, 256, 1024], "a sixteenth and an eighth of it are raised to the least"
+
+
+def test_equal_values_of_a_sweep_are_one_row(
+    traces: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = (traces[0], "--sweep", "num_blocks=14,14,014,20", "--sweep", "safety_margin=0,0.00", "--json")
+    assert whatif(monkeypatch, *arguments) == 0
+    found = json.loads(capsys.readouterr().out)["predictions"]
+    assert [one["changes"]["num_blocks"] for one in found] == [14, 20]
 
 
 def experiment(folder: Path, traces: list[Path]) -> Experiment:
@@ -243,6 +314,18 @@ def test_runs_of_an_experiment_that_cannot_be_replayed_are_not_learned_from(
     assert "is not known from one recording" in out
 
 
+def test_a_copied_run_of_an_experiment_is_not_learned_from_and_is_not_new_on_its_page(
+    traces: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "study"
+    experiment(folder, [traces[0], traces[0]])
+    assert whatif(monkeypatch, folder, "--set", "num_blocks=20") == 0
+    assert "num_blocks=14.cbt holds the same run as" in capsys.readouterr().out
+    kept, run_id = read_predictions(folder), open_trace(traces[0]).header.run_id
+    assert kept is not None and kept.learned_from == ["baseline-r1"] and kept.errors == {}
+    assert kept.considered == {"baseline-r1": run_id, "num_blocks=14-r1": run_id}
+
+
 @pytest.mark.parametrize("what", ["empty", "no baseline", "with more"])
 def test_a_folder_without_what_it_takes_is_refused(
     what: str,
@@ -269,12 +352,13 @@ def test_a_folder_without_what_it_takes_is_refused(
 
 
 def test_settings_predicted_before_are_kept_while_the_recordings_are_the_same(
-    traces: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    traces: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "study"
     experiment(folder, traces)
     assert whatif(monkeypatch, folder, "--sweep", "num_blocks=20,30") == 0
     assert whatif(monkeypatch, folder, "--sweep", "num_blocks=30,40") == 0
+    assert "arlier predictions" not in capsys.readouterr().err
     kept = read_predictions(folder)
     assert kept is not None
     assert [one.changes["num_blocks"] for one in kept.settings] == [30, 40, 20]
@@ -283,9 +367,12 @@ def test_settings_predicted_before_are_kept_while_the_recordings_are_the_same(
     alone = read_predictions(folder)
     assert alone is not None and alone.learned_from == ["baseline-r1"]
     assert [one.changes["num_blocks"] for one in alone.settings] == [50], "the others were predicted by another model"
+    said = capsys.readouterr().err
+    assert "Earlier predictions (3) were learned from other recordings" in said and "are replaced" in said
     (folder / PREDICTIONS_FILE).write_text("{")
     assert whatif(monkeypatch, folder, "--set", "num_blocks=50") == 0
     assert read_predictions(folder) == alone
+    assert "The earlier predictions are replaced, because they cannot be read" in capsys.readouterr().err
 
 
 def test_memory_is_told_where_a_device_was_recorded_and_what_does_not_fit_is_said(
@@ -303,4 +390,6 @@ def test_memory_is_told_where_a_device_was_recorded_and_what_does_not_fit_is_sai
     assert "would not fit on the device" in too_large["refused"]["text"]
     assert whatif(monkeypatch, sample, "--set", f"num_blocks={2 * blocks}") == 0
     out = capsys.readouterr().out
-    assert "memory, GiB" in out and "as the engine's own model reckons" in out
+    assert "memory, GiB" in out and "Memory is the engine's own estimate: for the recorded settings it is" in out
+    peak = summarize(open_trace(sample)).peak_memory_bytes
+    assert peak is not None and f"{peak / 2**30:.3g} GiB were measured" in out

@@ -32,6 +32,11 @@ CHANGEABLE: dict[str, type] = {
     "cpu_offload_space": float,
 }
 """Settings whose effect a replay can tell, and of which type each is."""
+SCHEDULERS = ("fifo", "prefill_first")
+"""Values of ``scheduler_type``."""
+SHARES = ("safety_margin",)
+"""Settings that are shares, from 0 to 1."""
+_GIB = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,7 @@ class EngineSettings:
                     f"What can be changed: {known}.",
                     slug="whatif-setting",
                 )
+        _check_host_memory(trace, changes)
         if changes.get("use_cuda_graph") is True and not any(self.graphs):
             raise ReplayError(
                 f"{trace.path.name} is of an engine without CUDA graphs, so that the sizes to which batches would "
@@ -109,6 +115,17 @@ class EngineSettings:
             if name in known and name not in _NOT_FOR_REPLAY and value != UNSET
         }
         return ContinuousBatchingConfig(**values, use_cuda_graph=False, use_async_batching=False)
+
+
+def _check_host_memory(trace: Trace, changes: Mapping[str, Scalar]) -> None:
+    """Its unit is GiB: who means MiB asks for more than any host has."""
+    asked, there = changes.get("cpu_offload_space"), trace.header.fingerprint.get("hardware.ram_bytes")
+    if isinstance(asked, (int, float)) and isinstance(there, int) and asked * _GIB > there:
+        raise ReplayError(
+            f"cpu_offload_space is in GiB, and {asked:,g} is more than the {there / _GIB:,.0f} GiB of memory that the "
+            "recorded host has: choose less.",
+            slug="whatif-setting",
+        )
 
 
 def device_before_cache(trace: Trace) -> tuple[int, int, int] | None:
