@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cbtrace.commands.plain_text import plain
-from cbtrace.traces.errors import UsageError
 
 if TYPE_CHECKING:
     from cbtrace.commands.whatif_limits import Limit
@@ -86,6 +85,7 @@ def whatif(
     from cbtrace.commands.whatif_limits import check_can_be_kept, metric, parse_limit, worth_running
     from cbtrace.commands.whatif_settings import combinations
     from cbtrace.commands.whatif_study import study
+    from cbtrace.traces.errors import UsageError
 
     limits = [parse_limit(text) for text in solve or []]
     check_can_be_kept(limits)
@@ -119,6 +119,7 @@ def _around(path: Path) -> list[dict[str, Scalar]]:
     from cbtrace.recorder.whatif.neighbours import neighbours
     from cbtrace.recorder.whatif.replayable import check_replayable
     from cbtrace.traces import open_trace
+    from cbtrace.traces.errors import UsageError
 
     trace = open_trace(path)
     check_replayable(trace)
