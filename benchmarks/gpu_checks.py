@@ -17,7 +17,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,28 +26,13 @@ import transformers
 from gpu_static import static_batching
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 from transformers.generation import ContinuousBatchingConfig
+from verdict_table import Table
 
 from cbtrace.recorder import record
 from cbtrace.traces import Trace, open_trace
 from cbtrace.traces.schema import EndReason, EventKind, StepFlag
 
 PAGE = 256
-
-
-@dataclass
-class Table:
-    """The verdicts, printed as they come."""
-
-    failed: int = 0
-    rows: list[str] = field(default_factory=list)
-
-    def check(self, what: str, holds: bool, detail: object = "") -> None:
-        self.failed += not holds
-        self.say("ok  " if holds else "FAIL", what, detail)
-
-    def say(self, verdict: str, what: str, detail: object = "") -> None:
-        self.rows.append(f"{verdict}  {what:<58} {detail}")
-        print(self.rows[-1], flush=True)
 
 
 def build_model(layers: int, hidden: int) -> Any:

@@ -22,11 +22,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from verdict_table import Table
 
 from cbtrace.site.analysis.ranks import analyze_ranks
 from cbtrace.traces import Trace, open_trace
@@ -161,22 +162,6 @@ def schedule_late() -> None:
 
 
 # Around the ranks ----------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Table:
-    """The verdicts, printed as they come."""
-
-    failed: int = 0
-    rows: list[str] = field(default_factory=list)
-
-    def check(self, what: str, holds: bool, detail: object = "") -> None:
-        self.failed += not holds
-        self.say("ok  " if holds else "FAIL", what, detail)
-
-    def say(self, verdict: str, what: str, detail: object = "") -> None:
-        self.rows.append(f"{verdict}  {what:<52} {detail}")
-        print(self.rows[-1], flush=True)
 
 
 def launch(case: str, options: argparse.Namespace) -> tuple[int, float, str]:
