@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from .by_request import JoinInputs, RequestJoin
 from .columns import Bools, Ints, StepRequests
 from .gaps import Gaps
-from .pairs import Block, RequestBlock, joined, stable_order
+from .pairs import Block, RequestBlock, joined, stable_order, sums_by
 from .residency import Residencies
 from .schema import ChunkFlag
 from .stepcode import unpack_slots
@@ -176,7 +176,7 @@ class Attribution:
             _add(named, pairs.row)
             _add(unknown, pairs.row[pairs.position < 0])
             for sums, amount in ((prefill, pairs.prefill), (recompute, pairs.recompute)):
-                sums[of] = _sums(pairs.request[block.chunks] - block.first, amount[block.chunks], of.stop - of.start)
+                sums[of] = sums_by(pairs.request[block.chunks] - block.first, amount[block.chunks], of.stop - of.start)
             wasted[of] = np.bincount(pairs.request[pairs.wasted] - block.first, minlength=of.stop - of.start)
             took, when = pairs.request[given], pairs.row[given]
             delivered[of] = np.bincount(took - block.first, minlength=of.stop - of.start)
@@ -315,8 +315,3 @@ def _add(totals: Ints, rows: Ints, amounts: Ints | None = None) -> None:
     if rows.size:
         low, high = int(rows.min()), int(rows.max()) + 1
         totals[low:high] += np.bincount(rows - low, weights=amounts, minlength=high - low).astype(np.int64)
-
-
-def _sums(group: Ints, value: Ints, groups: int) -> Ints:
-    """Sum of ``value`` by group, exact up to 2**53."""
-    return np.bincount(group, weights=value, minlength=groups).astype(np.int64)

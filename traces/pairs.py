@@ -57,6 +57,11 @@ class RequestBlock:
         return np.flatnonzero(self.pairs.new_token)
 
 
+def sums_by(group: Ints, value: Ints, groups: int) -> Ints:
+    """Sum of ``value`` by group, exact up to 2**53."""
+    return np.bincount(group, weights=value, minlength=groups).astype(np.int64)
+
+
 def ranges(begin: Ints, length: Ints) -> Ints:
     """``begin[i]``, ``begin[i] + 1`` and so on, ``length[i]`` numbers for each i."""
     ends = np.cumsum(length)

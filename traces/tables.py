@@ -12,6 +12,7 @@ from .attribution import Attribution, Ordinals
 from .columns import Admissions, Bools, Events, Ints, Requests, Steps, Tokens
 from .frame_table import FrameTable, first_rows, rows_of
 from .intake import Intake
+from .pairs import sums_by
 from .schema import ChunkFlag, EndReason, Engine, Event, EventKind, GraphKey, RequestFlag, Visible
 from .stepstore import Chunks, StepColumns
 
@@ -50,7 +51,7 @@ def steps(packed: StepColumns, attribution: Attribution, engines: list[Engine], 
     numbers, instants, totals = packed.numbers, packed.instants, attribution.totals
     count = len(packed)
     chunks = packed.chunks
-    prefill, recompute = (_sums(chunks.row, values, count) for values in (chunks.prefill, chunks.recompute))
+    prefill, recompute = (sums_by(chunks.row, values, count) for values in (chunks.prefill, chunks.recompute))
     decoding, ending = (_flagged(chunks, flag, count) for flag in (ChunkFlag.DECODE, ChunkFlag.NEW_TOKEN))
     unit, capacity = _unit_bytes(engines, instants[:, 0])
     wasted = np.bincount(packed.wasted.row, minlength=count)
@@ -87,10 +88,6 @@ def steps(packed: StepColumns, attribution: Attribution, engines: list[Engine], 
         attempts=numbers["attempts"],
         members_known=totals.named == attribution.members,
     )
-
-
-def _sums(row: Ints, values: Ints, count: int) -> Ints:
-    return np.bincount(row, weights=values, minlength=count).astype(np.int64)
 
 
 def _flagged(chunks: Chunks, flag: ChunkFlag, count: int) -> Ints:
