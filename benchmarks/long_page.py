@@ -29,6 +29,12 @@ from cbtrace.site.build import build_site
 from pages import Visit, chromium, visit
 
 GOALS = {"overview drawn, ms": 2000, "zoom, ms": 300, "heap, MB": 300, "first load, MB": 3}
+WORST = {
+    "slowest gap": "#gap-1",
+    "most recomputing": "#most-recompute",
+    "first that did not complete": "#unfinished-requests tbody tr:first-child",
+}
+"""Rows of the lists of the worst, which have a planted stall, soft reset and cancelled request."""
 ZOOM = """
 ([from, to]) => new Promise((resolve) => {
   const place = document.querySelector("[data-chart=timeline]");
@@ -135,7 +141,9 @@ def _rare(seen: Visit) -> None:
         counts[names[int(kind)]] += int(count)
     told = ", ".join(f"{count} x {name}" for name, count in counts.items())
     print(f"the overview has a step of {longest / 1e3:.0f} ms, and marks of {told or 'no event'}")
-    print(f"slowest gap of the table: {seen.text('#gap-1 td')} ms")
+    for what, row in WORST.items():
+        found = seen.page.locator(row)
+        print(f"{what}: {' | '.join(found.locator('th, td').all_inner_texts()) if found.count() else 'none'}")
     window = str(seen.page.get_attribute("#gap-1 a[data-window-link]", "data-window-link")).split(",")
     for _ in range(3):
         _, told = seen.page.evaluate(ZOOM, [float(at) for at in window])

@@ -96,6 +96,39 @@ def crowded_run(path: Path, *, steps: int = 5000, requests: int = 500, active: i
     return build.close()
 
 
+def mixed_run(path: Path, seed: int, requests: int = 30) -> Trace:
+    """A run in which requests of every kind meet: chunks, starved ones, soft resets, offloads; some steps are equal."""
+    chance = random.Random(seed)
+    build = TraceBuilder(path, roster_every=8)
+    waiting = [build.submit(chance.randrange(1, 40), chance.randrange(1, 25)) for _ in range(requests)]
+    active: list[SimRequest] = []
+    away: list[SimRequest] = []
+    while waiting or active or away:
+        while (waiting or away) and len(active) < 6:
+            request = (away or waiting).pop(0)
+            build.restore(request) if request.position else build.admit(request)
+            active.append(request)
+        if len(active) > 2 and chance.random() < 0.1:
+            victim = active.pop(chance.randrange(len(active)))
+            if victim.generated and chance.random() < 0.5:
+                build.offload(victim)
+                away.append(victim)
+            else:
+                build.soft_reset(victim)
+                victim.position = 0
+                waiting.append(victim)
+        chosen = [request for request in active if len(active) == 1 or chance.random() < 0.85] or active[:1]
+        build.step_ns = chance.choice((1, 1, 1, 2, chance.randrange(1, 50))) * 1_000_000
+        build.step(
+            {request: min(8, request.pending) if request.pending else 1 for request in chosen},
+            stop=AdmissionStop.REQUEST_CAP if waiting else AdmissionStop.NOTHING_WAITING,
+        )
+        for request in [request for request in active if request.generated >= request.limit]:
+            active.remove(request)
+            build.finish(request)
+    return build.close()
+
+
 STALL_MS = 500
 
 

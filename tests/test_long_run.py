@@ -9,8 +9,13 @@ import numpy as np
 import pytest
 
 from cbtrace.site.analysis.attribution import attribute
+from cbtrace.site.analysis.latency import completed
+from cbtrace.site.analysis.slow_gaps import slow_gaps
 from cbtrace.site.analysis.summary import summarize
 from cbtrace.site.analysis.window import step_durations
+from cbtrace.site.pages.run import time_origin
+from cbtrace.site.pages.unfinished_section import ROWS, unfinished_section
+from cbtrace.site.words import load_words
 from cbtrace.traces import Trace, open_trace
 from cbtrace.traces.invariants import check
 from cbtrace.traces.schema import AdmissionStop, EndReason, EventKind
@@ -20,6 +25,8 @@ sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 from long_run import Measured, exponent
 from long_trace import planted, write_long_trace
 from long_workload import Plan
+
+from site_gaps import true_gaps
 
 MS = 1_000_000
 
@@ -64,11 +71,48 @@ def test_what_is_planted_is_the_only_one_of_its_kind_and_is_found(quiet: Trace) 
     cancelled = np.flatnonzero(requests.end_reason == EndReason.CANCELLED)
     assert len(cancelled) == 1
     assert quiet.events.request[quiet.events.kind == EventKind.CANCEL_REQUESTED].tolist() == cancelled.tolist()
-    cuts = attribute(quiet)
-    assert {gap.longest_step for gap in cuts.slowest} == {plan.stall_step}  # as many requests waited as are listed
-    summary = summarize(quiet, cuts)
-    assert summary.token_gap_ms.max == max(gap.duration_ns for gap in cuts.slowest) / MS > 500
+    summary = summarize(quiet)
+    assert summary.token_gap_ms.max is not None and summary.token_gap_ms.max > 500
     assert (summary.soft_resets, summary.requests.cancelled) == (1, 1)
+
+
+def test_the_stall_is_the_slowest_row_and_stands_for_all_who_felt_it(quiet: Trace) -> None:
+    stall, tokens = planted(2000).stall_step, quiet.tokens
+    worst, *others = slow_gaps(quiet, attribute(quiet).gaps).slowest
+    felt = (tokens.step == stall) & (tokens.position > 1) & completed(quiet.requests)[tokens.request]
+    assert (worst.first_step, worst.last_step, worst.longest_step) == (stall, stall, stall)
+    assert worst.count == felt.sum() > 50
+    assert (worst.request, worst.position) == (tokens.request[felt][0], tokens.position[felt][0])
+    assert worst.duration_ns > 500 * MS > others[0].duration_ns
+    assert len({(gap.first_step, gap.last_step) for gap in others}) > 40  # other moments, not the same one again
+
+
+def test_the_soft_reset_is_a_row_though_others_are_slower(quiet: Trace) -> None:
+    (at,) = np.flatnonzero(quiet.events.kind == EventKind.SOFT_RESET)
+    found = slow_gaps(quiet, attribute(quiet).gaps)
+    gap = found.most["recompute"]
+    assert gap.soft_reset and gap.count == 1
+    assert gap.request == quiet.events.request[at]
+    assert gap.first_step == gap.longest_step == quiet.events.step[at] == planted(2000).reset_step
+    assert gap.own_recompute == quiet.requests.recomputed[gap.request] == gap.recompute_tokens > 0
+    assert (gap.request, gap.position, gap.duration_ns) in true_gaps(quiet)
+    assert gap.duration_ns < found.slowest[-1].duration_ns
+
+
+def test_the_cancelled_request_is_the_first_that_did_not_complete(quiet: Trace) -> None:
+    (cancelled,) = np.flatnonzero(quiet.requests.end_reason == EndReason.CANCELLED).tolist()
+    section = unfinished_section(quiet, time_origin(quiet), load_words())
+    assert section is not None
+    first, *others = section.rows
+    assert (first.how, first.ordinal, first.request) == ("cancelled", cancelled, quiet.requests.id[cancelled])
+    ended = int(quiet.requests.end_ns[cancelled]) - time_origin(quiet)
+    assert first.ended == f"{ended / 1e9:.3f}"
+    begin, end = map(float, first.window.split(","))
+    assert begin < float(first.submitted) < ended / 1e9 < end
+    assert first.generated == quiet.requests.generated[cancelled]
+    running = np.flatnonzero(quiet.requests.end_reason == EndReason.RUNNING).tolist()
+    assert [row.ordinal for row in others] == running[: ROWS - 1]
+    assert f"1 cancelled, {len(running)} still running" in section.title
 
 
 @pytest.mark.parametrize("power", [0.9, 1.0, 1.2])

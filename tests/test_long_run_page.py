@@ -89,7 +89,8 @@ def test_a_stall_and_every_event_are_at_every_level(night: Night, monkeypatch: p
     small(monkeypatch)
     data = timeline_data.timeline_data(night.trace, 0, load_words())
     levels: dict[str, tuple[list[int], list[tuple[str, int]]]] = {}
-    parts = [("whole", data.overview), *timeline_data.timeline_parts(night.trace, data, 0, {})]
+    pieces = timeline_data.timeline_pieces(night.trace, data, 0, {})
+    parts = [("whole", data.overview), *((piece.kind, part) for piece in pieces for part in piece.make())]
     for kind, part in parts:
         durations, marks = levels.setdefault(kind, ([], []))
         rows, made = table(part.get("rows") or part["steps"]), table(part["marks"])
@@ -117,18 +118,92 @@ def test_what_is_rare_is_seen_at_the_overview(browser: Browser, night: Night) ->
         assert seen.troubles == []
 
 
-def test_what_is_rare_is_among_the_worst_and_can_be_zoomed_to(browser: Browser, night: Night) -> None:
+def zoomed_to(seen: Visit, night: Night, step: int) -> None:
+    """Zoom on where a link has led to: the step is in the window, and steps are drawn one by one."""
+    for _ in range(8):
+        if "each step drawn" in seen.text("[data-window]"):
+            break
+        shown = seen.page.get_attribute("[data-chart=timeline]", "data-shown-window")
+        seen.page.click('[data-zoom="in"]')
+        seen.page.wait_for_function(
+            "(shown) => document.querySelector('[data-chart=timeline]').dataset.shownWindow !== shown", arg=shown
+        )
+    seen.page.locator("[data-window]", has_text="each step drawn").wait_for()
+    start = float(night.trace.steps.start_ns[step] - night.trace.requests.submit_ns[0]) / 1e9
+    first, last = seen.ask("cbtrace.window")
+    assert first < start < last < first + 6
+
+
+def test_the_stall_is_the_slowest_row_and_leads_to_all_who_felt_it(browser: Browser, night: Night) -> None:
+    requests, members = night.trace.requests, night.trace.members_of(STALL)
     with visit(browser, viewport={"width": 1200, "height": 1000}) as seen:
         opened(seen, night)
-        assert float(seen.text("#gap-1 td")) > STALL_MS / 2  # the builder updates requests for a part of a step
-        assert seen.page.get_attribute("#gap-1 a[data-window-link]", "href") == f"#step-{STALL}"
-        seen.page.click("#gap-1 a[data-window-link]")
-        seen.page.locator("[data-window]", has_text="4 steps a point").wait_for()
-        for _ in range(3):
-            seen.page.click('[data-zoom="in"]')
-        seen.page.locator("[data-window]", has_text="each step drawn").wait_for()
-        events = seen.page.locator("#events tbody tr").all_inner_texts()
-        assert [f"{step:,}" in event for step, event in zip((RESET, CANCEL), events, strict=True)] == [True, True]
+        duration, count, *_ = seen.page.locator("#gap-1 td").all_inner_texts()
+        assert float(duration) > STALL_MS / 2  # the builder updates requests for a part of a step
+        assert int(count) == len(members.request) == 8
+        assert seen.text("#gap-1 th").split() == [requests.id[members.request.min()], "and", "7", "more"]
+        assert seen.page.get_attribute("#gap-1 td [data-window-link]", "href") == f"#step-{STALL}"
+        seen.page.click("#gap-1 th [data-window-link]")
+        panel = seen.page.locator(f'[data-step-panel][data-step="{STALL}"]')
+        panel.wait_for()
+        assert panel.evaluate("(panel) => panel === document.activeElement")  # whoever follows the link sees it
+        listed = panel.locator("table").nth(1).locator("tbody tr th").all_inner_texts()
+        assert sorted(listed) == sorted(requests.id[request] for request in members.request.tolist())
+        zoomed_to(seen, night, STALL)
+        assert seen.troubles == []
+
+
+def test_the_soft_reset_is_a_row_of_the_worst_and_can_be_zoomed_to(browser: Browser, night: Night) -> None:
+    (request,) = night.trace.requests.soft_resets.nonzero()[0].tolist()
+    again = int(night.trace.requests.recomputed[request])
+    with visit(browser, viewport={"width": 1200, "height": 1000}) as seen:
+        opened(seen, night)
+        rows = seen.page.locator("#slow-gaps tbody tr", has_text=f"soft reset, {again} of its tokens")
+        for row in (rows, seen.page.locator("#most-recompute")):
+            assert row.count() == 1
+            assert night.trace.requests.id[request] in row.inner_text()
+            assert f"soft reset, {again} of its tokens computed again" in row.inner_text()
+        seen.page.click("#most-recompute [data-window-link]")
+        zoomed_to(seen, night, RESET)
+        assert seen.troubles == []
+
+
+def test_the_cancelled_request_is_first_of_those_that_did_not_complete(browser: Browser, night: Night) -> None:
+    requests = night.trace.requests
+    (cancelled,) = (requests.end_reason == EndReason.CANCELLED).nonzero()[0].tolist()
+    with visit(browser, viewport={"width": 1200, "height": 1000}) as seen:
+        opened(seen, night)
+        assert seen.text("#unfinished") == f"1 of {len(requests.id)} requests did not complete: 1 cancelled"
+        assert seen.page.get_attribute("#headline .note a", "href") == "#unfinished"
+        cells = seen.page.locator("#unfinished-requests tbody tr").nth(0).locator("th, td").all_inner_texts()
+        origin = requests.submit_ns[0]
+        at = [f"{(int(ns[cancelled]) - origin) / 1e9:.3f}" for ns in (requests.submit_ns, requests.end_ns)]
+        generated = str(requests.generated[cancelled])
+        assert cells == [requests.id[cancelled], "cancelled", *at, "6", generated, "0", ""]
+        seen.page.click("#unfinished-requests tbody tr:first-child [data-window-link]")
+        zoomed_to(seen, night, CANCEL - 1)
+        seen.page.click("#unfinished-requests tbody tr:first-child [data-request]")
+        seen.page.locator(f'[data-request-shown="{cancelled}"]', has_text="End: cancelled").wait_for()
+        assert seen.troubles == []
+
+
+def test_events_are_listed_with_what_they_befell_and_can_be_zoomed_to(browser: Browser, night: Night) -> None:
+    requests = night.trace.requests
+    with visit(browser, viewport={"width": 1200, "height": 1000}) as seen:
+        opened(seen, night)
+        rows = seen.page.locator("#events tbody tr").all_inner_texts()
+        expected = (("soft reset", RESET, requests.soft_resets), ("cancel requested", CANCEL, requests.end_reason == 3))
+        for at, (row, (what, step, whose)) in enumerate(zip(rows, expected, strict=True)):
+            assert row.split("\t")[1:4] == [what, f"{step:,}", requests.id[int(whose.argmax())]]
+            seen.page.click(f"#events tbody tr:nth-child({at + 1}) [data-window-link]")
+            zoomed_to(seen, night, step)
+            seen.page.wait_for_selector(f'[data-step="{step}"]')
+        assert seen.troubles == []
+
+
+def test_orders_of_the_list_have_what_is_rare_first(browser: Browser, night: Night) -> None:
+    with visit(browser, viewport={"width": 1200, "height": 1000}) as seen:
+        opened(seen, night)
         seen.page.locator("#requests").scroll_into_view_if_needed()
         seen.page.wait_for_selector("[data-drawn-lanes]")
         seen.page.uncheck("[data-requests-window]")

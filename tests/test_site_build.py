@@ -18,7 +18,7 @@ from cbtrace.site.analysis.summary import RunSummary, summarize
 from cbtrace.site.build import BuildReport, build_site, sources
 from cbtrace.site.folder import STATE, OutputFolderError
 from cbtrace.site.run_files import run_slug
-from cbtrace.traces import Trace, TraceError, TraceWriter, UsageError
+from cbtrace.traces import Trace, TraceError, TraceWriter, UsageError, open_trace
 from cbtrace.traces.frames import preamble
 from cbtrace.traces.schema import Frame
 from pages import read_links
@@ -87,7 +87,9 @@ def test_the_report_tells_what_was_built(traces: list[Path], tmp_path: Path) -> 
 
 
 def test_every_link_leads_somewhere(traces: list[Path], tmp_path: Path) -> None:
-    out = build_site(traces, tmp_path / "site").out
+    report = build_site(traces, tmp_path / "site")
+    out = report.out
+    steps = {(out / run.page).resolve(): open_trace(run.source).steps.index.tolist() for run in report.runs}
     linked = {path: read_links(path) for path in out.rglob("*.html")}
     assert len(linked) == 5 + len(traces)
     for path, links in linked.items():
@@ -103,6 +105,8 @@ def test_every_link_leads_somewhere(traces: list[Path], tmp_path: Path) -> None:
             assert target.is_relative_to(out.resolve())
             if fragment and "=" not in fragment:
                 assert fragment in linked[target].ids, (path, address)
+            elif fragment.startswith("step="):
+                assert int(fragment.partition("=")[2]) in steps[target], (path, address)
             elif fragment:
                 slugs = {run.parent.name for run in out.glob("runs/*/index.html")}
                 assert all(part.partition("=")[2] in slugs for part in fragment.split("&")), (path, address)

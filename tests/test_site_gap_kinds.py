@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from pathlib import Path
 
@@ -19,46 +18,9 @@ from cbtrace.site.analysis.gaps import GapCuts, longest_places
 from cbtrace.site.analysis.pieces import COLUMN
 from cbtrace.site.analysis.quantiles import Counted, quantiles
 from cbtrace.site.analysis.request_lives import request_lives
-from cbtrace.site.analysis.slow_gaps import SLOWEST
-from cbtrace.traces import Trace, by_request
-from cbtrace.traces.schema import AdmissionStop
+from cbtrace.traces import by_request
 from site_gaps import every_gap, true_gaps
-from trace_builder import SimRequest, TraceBuilder
-
-MS = 1_000_000
-
-
-def any_run(path: Path, seed: int, requests: int = 30) -> Trace:
-    """A run in which requests of every kind meet: chunks, starved ones, soft resets, offloads; some steps are equal."""
-    chance = random.Random(seed)
-    build = TraceBuilder(path, roster_every=8)
-    waiting = [build.submit(chance.randrange(1, 40), chance.randrange(1, 25)) for _ in range(requests)]
-    active: list[SimRequest] = []
-    away: list[SimRequest] = []
-    while waiting or active or away:
-        while (waiting or away) and len(active) < 6:
-            request = (away or waiting).pop(0)
-            build.restore(request) if request.position else build.admit(request)
-            active.append(request)
-        if len(active) > 2 and chance.random() < 0.1:
-            victim = active.pop(chance.randrange(len(active)))
-            if victim.generated and chance.random() < 0.5:
-                build.offload(victim)
-                away.append(victim)
-            else:
-                build.soft_reset(victim)
-                victim.position = 0
-                waiting.append(victim)
-        chosen = [request for request in active if len(active) == 1 or chance.random() < 0.85] or active[:1]
-        build.step_ns = chance.choice((1, 1, 1, 2, chance.randrange(1, 50))) * MS
-        build.step(
-            {request: min(8, request.pending) if request.pending else 1 for request in chosen},
-            stop=AdmissionStop.REQUEST_CAP if waiting else AdmissionStop.NOTHING_WAITING,
-        )
-        for request in [request for request in active if request.generated >= request.limit]:
-            active.remove(request)
-            build.finish(request)
-    return build.close()
+from site_runs import mixed_run
 
 
 def rows_of(gaps: GapCuts) -> list[tuple[int, ...]]:
@@ -75,7 +37,7 @@ def test_kinds_are_all_gaps_counted(
 ) -> None:
     monkeypatch.setattr(gaps_module, "MOST_APART", most_apart)
     monkeypatch.setattr(by_request, "PART_PAIRS", pairs)
-    trace = any_run(tmp_path / "run.cbt", seed)
+    trace = mixed_run(tmp_path / "run.cbt", seed)
     gaps, cuts = every_gap(trace), attribute(trace)
     found = zip(gaps.request.tolist(), gaps.position.tolist(), gaps.total_ns.tolist(), strict=True)
     assert list(found) == true_gaps(trace)
@@ -97,7 +59,7 @@ def test_kinds_are_all_gaps_counted(
 
 @pytest.mark.parametrize("seed", range(6))
 def test_every_figure_is_that_of_the_gaps_one_by_one(tmp_path: Path, seed: int) -> None:
-    trace = any_run(tmp_path / "run.cbt", seed, requests=60)
+    trace = mixed_run(tmp_path / "run.cbt", seed, requests=60)
     gaps, cuts = every_gap(trace), attribute(trace)
     alone = np.ones_like(gaps.total_ns)
     assert describe(cuts.gaps.durations) == describe(gaps.total_ns)
@@ -118,17 +80,11 @@ def test_every_figure_is_that_of_the_gaps_one_by_one(tmp_path: Path, seed: int) 
         )
         assert cuts.gaps.request[one.row] == gaps.request[other.row]
         assert cuts.gaps.position[one.row] == gaps.position[other.row]
-    worst = np.argsort(-gaps.total_ns, kind="stable")
-    assert [(gap.request, gap.position) for gap in cuts.slowest] == [
-        (gaps.request[row], gaps.position[row]) for row in worst[:SLOWEST]
-    ]
-    for gap, row in zip(cuts.slowest, worst, strict=False):
-        assert gap.pieces.tolist() == gaps.pieces[row].tolist()
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_slowest_gaps_are_told_exactly_where_equal_ones_are_cut_off(tmp_path: Path, seed: int) -> None:
-    trace = any_run(tmp_path / "run.cbt", seed)
+    trace = mixed_run(tmp_path / "run.cbt", seed)
     gaps, kinds = every_gap(trace), attribute(trace).gaps
     worst = np.argsort(-gaps.total_ns, kind="stable")
     for most in range(1, len(worst) + 1):
@@ -173,7 +129,7 @@ def test_parts_change_nothing_of_requests(tmp_path: Path, seed: int, pairs: int)
     """Lives, gaps and stays of requests are the same in whichever parts they come."""
     path = tmp_path / "run.cbt"
     path.unlink(missing_ok=True)
-    trace = any_run(path, seed)
+    trace = mixed_run(path, seed)
     (whole,) = request_lives(trace, 2)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(by_request, "PART_PAIRS", pairs)

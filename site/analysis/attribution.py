@@ -21,6 +21,7 @@ from cbtrace.site.analysis.gaps import (
     GapCuts,
     GapKinds,
     GapPlaces,
+    alike,
     closed,
     gap_places,
     joined_pieces,
@@ -30,7 +31,6 @@ from cbtrace.site.analysis.gaps import (
 from cbtrace.site.analysis.latency import completed
 from cbtrace.site.analysis.members import MemberRows, Whereabouts
 from cbtrace.site.analysis.pieces import COLUMN, PIECES, WAITS
-from cbtrace.site.analysis.slow_gaps import Slowest, SlowGap
 from cbtrace.site.analysis.step_cost import StepCosts, step_costs
 from cbtrace.traces.columns import Bools, Ints, Requests
 from cbtrace.traces.pairs import RequestBlock, ranges
@@ -60,8 +60,6 @@ class Cuts:
     gaps: GapKinds
     longest_gap: Ints
     """By request: its longest gap in ns; -1 for one without."""
-    slowest: list[SlowGap]
-    """The slowest gaps of all, slowest first."""
     costs: StepCosts
 
 
@@ -174,24 +172,21 @@ class Cutter:
 def attribute(trace: Trace) -> Cuts:
     """Cut every TTFT and every token gap of the completed requests of ``trace``."""
     cutter = Cutter(trace)
-    counts, slowest = GapCounts(trace, cutter.plain_pieces()), Slowest(trace)
+    counts = GapCounts(trace, cutter.plain_pieces())
     longest = np.full(len(trace.requests.id), -1, dtype=np.int64)
-    ttft = _walked(cutter, counts, slowest, longest)
+    ttft = _walked(cutter, counts, longest)
     costs = cutter.costs
     del cutter  # its clocks are large, and so is what is made now
-    return Cuts(ttft, counts.kinds(), longest, slowest.found(), costs)
+    return Cuts(ttft, counts.kinds(), longest, costs)
 
 
-def _walked(cutter: Cutter, counts: GapCounts, slowest: Slowest, longest: Ints) -> TtftCuts:
-    """Every TTFT. The gaps are counted, and the longest ones noted."""
+def _walked(cutter: Cutter, counts: GapCounts, longest: Ints) -> TtftCuts:
+    """Every TTFT. The gaps are counted, and the longest one of each request is noted."""
     ttft = []
     for part in cutter.parts():
         ttft.append(cutter.ttft_cuts(part))
-        durations = cutter.durations(part)
-        longest_by_request(part.request, durations, longest)
+        longest_by_request(part.request, cutter.durations(part), longest)
         _count(cutter, part, counts)
-        worst = slowest.candidates(durations)
-        slowest.add(part.block.pairs, part.places, cutter.gap_cuts(part, worst), worst)
     return _joined(ttft)
 
 
@@ -223,8 +218,9 @@ def slowest_kinds(trace: Trace, kinds: GapKinds, most: int) -> GapKinds:
         return kinds.rows(order[:end])
     found = kinds.rows(order[:longer])
     left = most - (int(upto[longer - 1]) if longer else 0)
-    if end == longer + 1:
-        return found.joined(kinds.rows(order[longer:end], np.array([left])))
+    equal = alike(kinds.rows(order[longer:end]))
+    if len(equal.count) == 1:
+        return found.joined(equal.rows(np.array([0]), np.array([left])))
     # Several kinds have this length, and some of their gaps are not among the slowest: their requests tell which.
     return found.joined(_first_gaps(trace, int(length), left))
 

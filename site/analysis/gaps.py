@@ -137,7 +137,7 @@ class GapCounts:
         self._apart.append(GapKinds.apart(gaps))
         self._apart_rows += len(gaps.request)
         if self._apart_rows > MOST_APART:
-            self._apart = [_alike(_joined(self._apart))]
+            self._apart = [alike(_joined(self._apart))]
             self._apart_rows = max(len(self._apart[0].request) - MOST_APART, 0)
 
     def kinds(self) -> GapKinds:
@@ -202,7 +202,7 @@ def joined_pieces(parts: list[Ints]) -> Ints:
     return pieces
 
 
-def _alike(kinds: GapKinds) -> GapKinds:
+def alike(kinds: GapKinds) -> GapKinds:
     """Rows of the same steps and pieces as one, the first of them."""
     whole = np.column_stack([kinds.first_step, kinds.last_step, kinds.absent_steps, kinds.pieces])
     _, first, group = np.unique(whole, axis=0, return_index=True, return_inverse=True)

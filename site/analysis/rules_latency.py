@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from cbtrace.site.analysis.attribution import slowest_kinds
 from cbtrace.site.analysis.captures import captures_outside_warm_up
 from cbtrace.site.analysis.evidence import Evidence, Numbers, Told
 from cbtrace.site.analysis.pieces import COLUMN
 from cbtrace.site.analysis.window import step_durations
 from cbtrace.traces.reader import Trace
 from cbtrace.traces.schema import EventKind
+
+LOOKED_AT = 20
+"""So many of the slowest gaps are looked at for graph captures."""
 
 
 def soft_resets(evidence: Evidence) -> Told:
@@ -30,15 +34,17 @@ def soft_resets(evidence: Evidence) -> Told:
 
 def captures(evidence: Evidence) -> Told:
     """The slowest gaps are graph captures."""
-    worst = evidence.cuts.slowest[:20]
-    largest = np.array([gap.pieces.argmax() == COLUMN["capture"] for gap in worst], dtype=bool)
-    events = evidence.trace.events
+    events, gaps = evidence.trace.events, evidence.cuts.gaps
     at = events.time_ns[captures_outside_warm_up(events)]
-    if largest.sum() < 2 or not len(at):
+    if not len(at):
+        return None
+    worst = slowest_kinds(evidence.trace, gaps, min(int(gaps.count.sum()), LOOKED_AT))
+    slow = int(worst.count[worst.pieces.argmax(axis=1) == COLUMN["capture"]].sum())
+    if slow < 2:
         return None
     numbers = {
-        "slow_count": int(largest.sum()),
-        "of_count": len(worst),
+        "slow_count": slow,
+        "of_count": int(worst.count.sum()),
         "captures_count": len(at),
         "until_s": (int(at.max()) - evidence.origin_ns) / 1e9,
     }

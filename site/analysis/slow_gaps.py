@@ -1,4 +1,10 @@
-"""The slowest token gaps of a run, each with the steps it spans and what was in them."""
+"""The slowest token gaps of a run, alike ones as one, each with the steps it spans and what was in them.
+
+A stalled step is felt by everybody in it: told gap by gap, it would be all that a list of the slowest ones says. So
+gaps over the same steps that were spent on the same are told as one, with their number. What is never slow enough for
+the list, as a soft reset in a calm night, is found by what it was spent on: of each piece there is a gap that spent
+most on it.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +13,28 @@ from dataclasses import dataclass
 import numpy as np
 
 from cbtrace.site.analysis.captures import captures_within
-from cbtrace.site.analysis.gaps import GapCuts, GapPlaces
+from cbtrace.site.analysis.gaps import GapKinds, alike
+from cbtrace.site.analysis.pieces import PIECES
 from cbtrace.site.analysis.window import step_durations
 from cbtrace.traces.columns import Ints
-from cbtrace.traces.pairs import Block
 from cbtrace.traces.reader import Trace
 from cbtrace.traces.schema import EventKind
 
 SLOWEST = 50
-"""How many are kept."""
+"""How many are told, alike ones counted once."""
 
 
 @dataclass(frozen=True)
 class SlowGap:
-    """One gap, from token ``position - 1`` to token ``position`` of a request, and the steps after the former."""
+    """A gap from token ``position - 1`` to token ``position`` of a request, and the steps after the former.
+
+    It stands for ``count`` gaps over the same steps with the same pieces; its request and position, and what events
+    tell of the request, are those of the first.
+    """
 
     request: int
     position: int
+    count: int
     start_ns: int
     duration_ns: int
     pieces: Ints
@@ -31,8 +42,8 @@ class SlowGap:
     first_step: int
     last_step: int
     steps: int
-    steps_with_request: int
-    """Steps of the gap in which the request itself had tokens."""
+    absent_steps: int
+    """Steps of the gap in which the request had no token."""
     prefill_tokens: int
     decode_tokens: int
     recompute_tokens: int
@@ -47,88 +58,74 @@ class SlowGap:
 
 
 @dataclass(frozen=True)
-class _Kept:
-    """Gaps that may be among the slowest, with what is known of them from their request's steps alone."""
+class SlowGaps:
+    """The worst gaps of a run."""
 
-    cuts: GapCuts
-    own_steps: Ints
-    own_recompute: Ints
-
-    def take(self, rows: Ints) -> _Kept:
-        return _Kept(self.cuts.take(rows), self.own_steps[rows], self.own_recompute[rows])
+    slowest: list[SlowGap]
+    """Slowest first; of equal ones, the first by request and position."""
+    most: dict[str, SlowGap]
+    """By piece, the gap that spent most on it; that of which it was most first."""
 
 
-class Slowest:
-    """Keeps the slowest of gaps that come in order of request and position; of equal ones, the first."""
-
-    def __init__(self, trace: Trace, limit: int = SLOWEST) -> None:
-        self._trace, self._limit = trace, limit
-        self._kept: _Kept | None = None
-
-    def candidates(self, durations: Ints) -> Ints:
-        """Which of the next gaps may be among the slowest."""
-        floor = None
-        if self._kept is not None and len(self._kept.own_steps) == self._limit:
-            floor = self._kept.cuts.total_ns[-1]
-        at = np.flatnonzero(durations > floor) if floor is not None else np.arange(len(durations))
-        if len(at) > self._limit:
-            least = np.partition(durations[at], len(at) - self._limit)[len(at) - self._limit]
-            at = at[durations[at] >= least]
-            at = np.sort(at[np.argsort(-durations[at], kind="stable")[: self._limit]])
-        return at
-
-    def add(self, pairs: Block, places: GapPlaces, cuts: GapCuts, at: Ints) -> None:
-        """Take the gaps ``at``, whose cuts are given."""
-        if not len(at):
-            return
-        before, last = places.before[at], places.last[at]
-        again = np.array([pairs.recompute[i + 1 : j + 1].sum() for i, j in zip(before, last, strict=True)])
-        new = _Kept(cuts, last - before, again.astype(np.int64))
-        both = new if self._kept is None else _joined(self._kept, new)
-        order = np.lexsort((both.cuts.position, both.cuts.request, -both.cuts.total_ns))[: self._limit]
-        self._kept = both.take(order)
-
-    def found(self) -> list[SlowGap]:
-        """The slowest ones, slowest first."""
-        if self._kept is None:
-            return []
-        durations = step_durations(self._trace.steps)
-        return [_described(self._trace, durations, self._kept, i) for i in range(len(self._kept.own_steps))]
+def slow_gaps(trace: Trace, kinds: GapKinds, limit: int = SLOWEST) -> SlowGaps:
+    """The ``limit`` slowest of all gaps of a run, alike ones as one, and those that spent most on each piece."""
+    found = _worst(kinds, limit)
+    durations = step_durations(trace.steps)
+    slowest = np.argsort(-found.total_ns, kind="stable")[:limit]
+    most = {PIECES[column]: row for column, row in _largest(found.pieces).items()}
+    told = {row: _described(trace, durations, found, row) for row in {*slowest.tolist(), *most.values()}}
+    order = sorted(most, key=lambda piece: -int(found.pieces[most[piece], PIECES.index(piece)]))
+    return SlowGaps([told[row] for row in slowest.tolist()], {piece: told[most[piece]] for piece in order})
 
 
-def _joined(first: _Kept, second: _Kept) -> _Kept:
-    names = GapCuts.__dataclass_fields__
-    cuts = GapCuts(*(np.concatenate([getattr(first.cuts, name), getattr(second.cuts, name)]) for name in names))
-    return _Kept(
-        cuts,
-        np.concatenate([first.own_steps, second.own_steps]),
-        np.concatenate([first.own_recompute, second.own_recompute]),
-    )
+def _worst(kinds: GapKinds, limit: int) -> GapKinds:
+    """All kinds that may be told, each once and counted whole; few of them, however many there are."""
+    order = np.argsort(-kinds.total_ns, kind="stable")
+    taken = limit
+    while taken < len(order) and len(alike(kinds.rows(order[:taken])).count) < limit:
+        taken *= 2
+    told = np.concatenate([order[:taken], np.array([*_largest(kinds.pieces).values()], dtype=np.int64)])
+    # Gaps begin together only as often as there are requests at once, so what may be like these is little.
+    near = np.isin(kinds.first_step, kinds.first_step[told])
+    return alike(kinds.rows(np.flatnonzero(near)))
 
 
-def _described(trace: Trace, durations: Ints, kept: _Kept, i: int) -> SlowGap:
-    steps, events, cuts = trace.steps, trace.events, kept.cuts
-    request, first, last = int(cuts.request[i]), int(cuts.first_step[i]), int(cuts.last_step[i])
-    lo, hi = np.searchsorted(steps.index, (first, last + 1))
+def _largest(pieces: Ints) -> dict[int, int]:
+    """By column that is not all zero: the first row with its largest value."""
+    return {column: int(pieces[:, column].argmax()) for column in range(pieces.shape[1]) if pieces[:, column].any()}
+
+
+def _described(trace: Trace, durations: Ints, kinds: GapKinds, i: int) -> SlowGap:
+    steps, events = trace.steps, trace.events
+    request, first, last = int(kinds.request[i]), int(kinds.first_step[i]), int(kinds.last_step[i])
+    lo, hi = (int(at) for at in np.searchsorted(steps.index, (first, last + 1)))
     happened = events.kind[(events.request == request) & (events.step >= first) & (events.step <= last)]
     longest = lo + int(np.argmax(durations[lo:hi])) if hi > lo else -1
     return SlowGap(
         request=request,
-        position=int(cuts.position[i]),
-        start_ns=int(cuts.start_ns[i]),
-        duration_ns=int(cuts.total_ns[i]),
-        pieces=cuts.pieces[i],
+        position=int(kinds.position[i]),
+        count=int(kinds.count[i]),
+        start_ns=int(kinds.start_ns[i]),
+        duration_ns=int(kinds.total_ns[i]),
+        pieces=kinds.pieces[i],
         first_step=first,
         last_step=last,
-        steps=int(hi - lo),
-        steps_with_request=int(kept.own_steps[i]),
+        steps=hi - lo,
+        absent_steps=int(kinds.absent_steps[i]),
         prefill_tokens=int(steps.prefill_tokens[lo:hi].sum()),
         decode_tokens=int(steps.decode_tokens[lo:hi].sum()),
         recompute_tokens=int(steps.recompute_tokens[lo:hi].sum()),
-        own_recompute=int(kept.own_recompute[i]),
-        captures=captures_within(events, int(cuts.start_ns[i]), int(cuts.start_ns[i] + cuts.total_ns[i])),
+        own_recompute=_recomputed(trace, request, lo, hi),
+        captures=captures_within(events, int(kinds.start_ns[i]), int(kinds.start_ns[i] + kinds.total_ns[i])),
         soft_reset=bool((happened == EventKind.SOFT_RESET).any()),
         offloaded=bool((happened == EventKind.OFFLOAD).any()),
         longest_step=int(steps.index[longest]) if longest >= 0 else -1,
         longest_step_ns=int(durations[longest]) if longest >= 0 else -1,
     )
+
+
+def _recomputed(trace: Trace, request: int, lo: int, hi: int) -> int:
+    """Tokens of a request that were computed again in the rows ``lo`` up to and without ``hi`` of the steps."""
+    chunks = trace.chunks
+    of = slice(*np.searchsorted(chunks.request, (request, request + 1)))
+    return int(chunks.recompute[of][(chunks.row[of] >= lo) & (chunks.row[of] < hi)].sum())

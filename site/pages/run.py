@@ -39,6 +39,7 @@ from cbtrace.site.pages.run_sections import (
     timeline_section,
 )
 from cbtrace.site.pages.timeline_data import TimelineData
+from cbtrace.site.pages.unfinished_section import UnfinishedSection, unfinished_section
 from cbtrace.site.pages.where import WhereSection, where_section
 from cbtrace.site.words import Words
 from cbtrace.traces.reader import Trace
@@ -95,6 +96,8 @@ class RunView:
     gaps: GapSection
     requests: str
     """How many there were."""
+    unfinished: UnfinishedSection | None
+    """Those that did not complete."""
     classes: ClassSection
     admission: AdmissionSection
     limits: list[LimitRow]
@@ -148,6 +151,7 @@ def run_view(
         where=where_section(trace, cuts, words),
         gaps=gap_section(trace, summary, cuts, origin, words),
         requests=formats.number(summary.requests.total),
+        unfinished=unfinished_section(trace, origin, words),
         classes=class_section(trace, cuts, evidence.token_budget, words),
         admission=admission_section(trace, words),
         limits=limit_rows(evidence, words),

@@ -13,6 +13,7 @@ from cbtrace.site.analysis.timeline import timeline_rows
 from cbtrace.site.messages import all_messages
 from cbtrace.site.pages.labels import event_label, request_label, severity_name, stop_label
 from cbtrace.site.pages.timeline_data import TimelineData
+from cbtrace.site.pages.windows import window_around
 from cbtrace.site.words import Words
 from cbtrace.traces.columns import Ints
 from cbtrace.traces.reader import Trace
@@ -80,7 +81,12 @@ class EventRow:
     time: str
     kind: str
     step: str
+    link: int | None
+    """Index of the step, where the trace has it."""
+    window: str
+    """The step, as the timeline's window; empty without it."""
     request: str
+    ordinal: int | None
     tokens: str
     blocks: str
     bytes: str
@@ -192,23 +198,31 @@ def event_section(trace: Trace, origin_ns: int, words: Words) -> EventSection:
         return EventSection(words("events.title_none"), "", [])
     told_of = _some_of_each_kind(events.kind, EVENT_ROWS)
     order = told_of[np.argsort(events.time_ns[told_of], kind="stable")].tolist()
-    rows = [
-        EventRow(
-            time=formats.seconds((int(events.time_ns[i]) - origin_ns) / 1e9),
-            kind=event_label(words, int(events.kind[i])),
-            step=_known(events.step[i]),
-            request=request_label(trace, int(events.request[i])),
-            tokens=_known(events.tokens[i]),
-            blocks=_known(events.blocks[i]),
-            bytes=formats.size(int(events.bytes[i])),
-            duration=formats.from_ns(int(events.duration_ns[i])),
-            note=events.text[i][:200],
-        )
-        for i in order
-    ]
+    rows = [_event_row(trace, at, origin_ns, words) for at in order]
     told = "events.text_all" if count <= EVENT_ROWS else "events.text_some"
     text = words(told, shown=len(rows), count=count) if count > EVENT_ROWS else words(told)
     return EventSection(words("events.title", count=formats.number(count)), text, rows)
+
+
+def _event_row(trace: Trace, at: int, origin_ns: int, words: Words) -> EventRow:
+    events, steps = trace.events, trace.steps
+    step, request = int(events.step[at]), int(events.request[at])
+    row = int(np.searchsorted(steps.index, step))
+    there = row < len(steps.index) and int(steps.index[row]) == step
+    return EventRow(
+        time=formats.seconds((int(events.time_ns[at]) - origin_ns) / 1e9),
+        kind=event_label(words, int(events.kind[at])),
+        step=_known(events.step[at]),
+        link=step if there else None,
+        window=window_around(int(steps.start_ns[row]), int(steps.done_ns[row]), origin_ns) if there else "",
+        request=request_label(trace, request),
+        ordinal=request if 0 <= request < len(trace.requests.id) else None,
+        tokens=_known(events.tokens[at]),
+        blocks=_known(events.blocks[at]),
+        bytes=formats.size(int(events.bytes[at])),
+        duration=formats.from_ns(int(events.duration_ns[at])),
+        note=events.text[at][:200],
+    )
 
 
 def _some_of_each_kind(kind: Ints, limit: int) -> Ints:

@@ -158,6 +158,15 @@
     show(Number(step), document.activeElement === document.body);
   }
 
+  // Whoever follows a link to a step from far below wants to see it.
+  document.addEventListener("click", (event) => {
+    const link = event.target instanceof Element && event.target.closest('a[href^="#step="]');
+    if (!link) return;
+    event.preventDefault();
+    current = link.hash.slice("#step=".length);
+    cbtrace.setState({ step: current });
+    show(Number(current), true);
+  });
   addEventListener("cbtrace:state", follow);
   addEventListener("hashchange", follow);
   follow();
