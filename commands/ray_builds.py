@@ -19,8 +19,9 @@ from cbtrace.recorder.cluster.machines import Machine, is_there, survey
 from cbtrace.site.folder import explained
 from cbtrace.site.pages.chrome import Chrome
 from cbtrace.site.records import StoredRecord, maker_digest
-from cbtrace.site.run_builds import BuildWorkerError, FailedRun, FinishedRun, Outcomes, RunTask, build_run
-from cbtrace.site.run_files import RunRecord, RunSource
+from cbtrace.site.run_builds import FailedRun, Outcomes, RunTask, build_run
+from cbtrace.site.run_files import FinishedRun, RunRecord, RunSource
+from cbtrace.site.workers import BuildWorkerError
 
 MOST_RETRIES = 2
 """How often a run is built again after its machine or worker was lost."""

@@ -15,8 +15,8 @@ from cbtrace.site.assets import site_assets, site_chrome
 from cbtrace.site.folder import STATE, OutputFolder
 from cbtrace.site.pages.chrome import Chrome
 from cbtrace.site.records import kept_record, maker_digest
-from cbtrace.site.run_builds import Builder, FailedRun, FinishedRun, RunTask, Tell, build_runs, run_tasks
-from cbtrace.site.run_files import SLUG_DIGITS, RunRecord, RunSource, digest_file
+from cbtrace.site.run_builds import Builder, FailedRun, RunTask, Tell, build_runs, run_tasks
+from cbtrace.site.run_files import SLUG_DIGITS, FinishedRun, RunRecord, RunSource, digest_file
 from cbtrace.site.shared_pages import put_shared_pages
 from cbtrace.site.words import load_words
 from cbtrace.traces.errors import TraceError, UsageError
@@ -95,7 +95,7 @@ def build_site(
         tasks = run_tasks(sources(dict.fromkeys(paths)), maker_digest(chrome))
         kept = {} if fresh else _kept(folder, tasks)
         wanted = [task for task in tasks if task not in kept]
-        tell = partial(_tell, progress, len(wanted))
+        tell = _Teller(progress, len(wanted))
         built = _build(folder, chrome, wanted, builder or partial(build_runs, jobs=jobs, tell=tell), tell)
         outcomes = {task: kept.get(task) or built[task] for task in tasks}
         runs = [(task, run) for task, run in outcomes.items() if isinstance(run, RunRecord)]
@@ -147,9 +147,18 @@ def _kept(folder: OutputFolder, tasks: Sequence[RunTask]) -> dict[RunTask, RunRe
     return {task: record for task, record in found.items() if record is not None}
 
 
-def _tell(progress: Progress | None, total: int, done: float, name: str) -> None:
-    if progress is not None:
-        progress(done, total, name)
+@dataclass
+class _Teller:
+    """Tells how far a build is; it never goes back, while runs are finished and others have only begun."""
+
+    progress: Progress | None
+    total: int
+    most: float = 0
+
+    def __call__(self, done: float, name: str) -> None:
+        self.most = max(self.most, done)
+        if self.progress is not None:
+            self.progress(self.most, self.total, name)
 
 
 def _build(

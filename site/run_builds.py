@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import multiprocessing
-import signal
-import traceback
 from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.context import BaseContext
 from pathlib import Path
 
 from cbtrace.site.folder import OutputWriteError, explained, write_texts
 from cbtrace.site.pages.chrome import Chrome
 from cbtrace.site.records import as_kept, record_path, record_text
-from cbtrace.site.run_files import RunRecord, RunSource, Told, run_files
-from cbtrace.traces.errors import CbtraceError, TraceError, declare
+from cbtrace.site.run_files import FinishedRun, RunSource, run_files
+from cbtrace.site.workers import BuildWorkerError, Done, Told, can_fork, described, spread
+from cbtrace.traces.errors import TraceError, declare
 from cbtrace.traces.schema import Severity
 
 WORTH_A_PROCESS = 500_000
 """Bytes of traces that take longer to build than a process takes to start."""
+WORTH_SPLITTING = 10_000_000
+"""Bytes of a trace of which several processes make the files sooner than one, though one that is apart has to begin."""
 
 
 @dataclass(frozen=True)
@@ -42,32 +43,12 @@ class FailedRun:
     slug: str
 
 
-@dataclass(frozen=True)
-class FinishedRun:
-    """A run whose files are written, but not in their place yet."""
-
-    record: RunRecord
-    sizes: dict[str, int]
-    """Size of each file by path relative to the site; the record is the last."""
-
-
 Outcomes = Generator[tuple[RunTask, FinishedRun | FailedRun], None, None]
 Builder = Callable[[Chrome, Sequence[RunTask], Path], Outcomes]
-"""Builds runs below a folder, in which they lack nothing but their place; yields them as they are finished."""
+"""Builds runs below a folder, in which they lack nothing but their place; yields them as they are finished. The record
+is the last of the files of each."""
 
 
-class BuildWorkerError(CbtraceError):
-    """A process that built pages was ended from outside."""
-
-    slug = "build-worker-ended"
-
-
-declare(
-    "build-worker-ended",
-    Severity.BROKEN,
-    "A process that built pages was ended from outside, most likely because memory ran out.",
-    "Build again with `--jobs 1`; runs that were finished are kept.",
-)
 declare(
     "page-failed",
     Severity.BROKEN,
@@ -90,7 +71,8 @@ def build_runs(
 ) -> Outcomes:
     """Build each run below ``aside``, in a folder that lacks nothing but its place; yield them as they are finished.
 
-    ``tell`` hears of a run while it is built in this process.
+    ``jobs`` is how many processes are busy at most: one for each run, or more for long ones if runs are few. ``tell``
+    hears of runs while they are built.
 
     Close it when an error ends the loop over it: that ends its processes, too.
 
@@ -100,66 +82,72 @@ def build_runs(
     """
     size = sum(task.source.size for task in tasks)
     workers = min(jobs, len(tasks), 1 + size // WORTH_A_PROCESS)
-    if workers > 1:
-        yield from _in_processes(chrome, tasks, aside, workers)
+    plan = [(task, _processes(task, jobs // workers)) for task in tasks] if workers else []
+    if workers > 1 or any(processes > 1 for _, processes in plan):
+        yield from _in_processes(chrome, plan, aside, workers, tell)
         return
     for done, task in enumerate(tasks):
         yield task, build_run(chrome, task, aside, partial(_tell_share, tell, done, task.source.path.name))
+
+
+def _processes(task: RunTask, most: int) -> int:
+    """How many processes make the files of a run."""
+    return most if task.source.size >= WORTH_SPLITTING and can_fork() else 1
 
 
 def _tell_share(tell: Tell, done: int, name: str, share: float) -> None:
     tell(done + share, name)
 
 
-def build_run(chrome: Chrome, task: RunTask, aside: Path, told: Told = lambda share: None) -> FinishedRun | FailedRun:
+def build_run(
+    chrome: Chrome, task: RunTask, aside: Path, told: Told = lambda share: None, processes: int = 1
+) -> FinishedRun | FailedRun:
     """Build one run below ``aside``. Whatever is wrong with its trace is told, not raised."""
     path = task.source.path
-    sizes: dict[str, int] = {}
 
-    def write(name: str, text: str) -> None:
+    def write(name: str, text: str) -> int:
         with explained(aside):
-            sizes.update(write_texts(aside, {name: text}))
+            return write_texts(aside, {name: text})[name]
 
     try:
-        record = as_kept(run_files(chrome, task.source, write, told))
-    except OutputWriteError:
+        made = run_files(chrome, task.source, write, told, processes)
+        record = as_kept(made.record)
+    except (OutputWriteError, BuildWorkerError):
         raise
     except TraceError as error:
         return FailedRun(path, str(error), error.slug)
     except Exception as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        reason = f"{type(error).__name__}: {error}; {Path(place.filename).name}, line {place.lineno}"
-        return FailedRun(path, f"The page of {path.name} could not be made ({reason}): report this.", "page-failed")
-    write(task.record, record_text(record, sizes))
-    return FinishedRun(record, sizes)
+        text = f"The page of {path.name} could not be made ({described(error)}): report this."
+        return FailedRun(path, text, "page-failed")
+    size = write(task.record, record_text(record, made.sizes))
+    return FinishedRun(record, made.sizes | {task.record: size})
 
 
-def _in_processes(chrome: Chrome, tasks: Sequence[RunTask], aside: Path, workers: int) -> Outcomes:
-    pool = ProcessPoolExecutor(workers, mp_context=_context(), initializer=_ignore_interrupts)
-    try:
-        running: dict[Future[FinishedRun | FailedRun], RunTask] = {
-            pool.submit(build_run, chrome, task, aside): task for task in tasks
-        }
-        for future in as_completed(running):
-            yield running[future], future.result()
-    except BrokenProcessPool as error:
-        raise BuildWorkerError(
-            "A process that built pages was ended from outside, most likely because memory ran out: build again with "
-            "--jobs 1; runs that were finished are kept."
-        ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
+Plan = Sequence[tuple[RunTask, int]]
+"""Runs, and in how many processes each is built."""
 
 
-def _context() -> multiprocessing.context.BaseContext:
+def _in_processes(chrome: Chrome, plan: Plan, aside: Path, workers: int, tell: Tell) -> Outcomes:
+    plan = sorted(plan, key=lambda planned: -planned[0].source.size)  # so that no long one is begun last
+    shares = [0.0] * len(plan)
+    with closing(spread(_context(), partial(_build_planned, chrome, plan, aside), len(plan), workers)) as hearing:
+        for heard in hearing:
+            task, _ = plan[heard.number]
+            shares[heard.number] = 1.0 if isinstance(heard, Done) else heard.share
+            tell(sum(shares), task.source.path.name)
+            if isinstance(heard, Done):
+                yield task, heard.result
+
+
+def _build_planned(chrome: Chrome, plan: Plan, aside: Path, number: int, told: Told) -> FinishedRun | FailedRun:
+    task, processes = plan[number]
+    return build_run(chrome, task, aside, told, processes)
+
+
+def _context() -> BaseContext:
     """A way to start processes that is safe beside threads: one of them draws the progress bar."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])  # imported once, and not by every process
     return context
-
-
-def _ignore_interrupts() -> None:
-    """Leave Ctrl-C to the process that began the build."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +16,23 @@ import msgspec
 
 from cbtrace.site.analysis.attribution import Cuts, attribute
 from cbtrace.site.analysis.experiment import PassTokens, pass_tokens
-from cbtrace.site.analysis.goodput import service_times
-from cbtrace.site.analysis.request_lives import request_lives
 from cbtrace.site.analysis.run_conditions import RunConditions, run_conditions
 from cbtrace.site.analysis.summary import RunSummary, summarize
-from cbtrace.site.assets import hashed_name
 from cbtrace.site.pages.chrome import Chrome
 from cbtrace.site.pages.compare_data import compare_data
 from cbtrace.site.pages.compare_groups import compare_entry
 from cbtrace.site.pages.compare_requests import compare_requests, token_files
-from cbtrace.site.pages.goodput_section import goodput_data
 from cbtrace.site.pages.index import IndexRow, index_row
+from cbtrace.site.pages.pieces import Piece
 from cbtrace.site.pages.rank_data import step_columns
 from cbtrace.site.pages.rank_section import rank_section
-from cbtrace.site.pages.request_data import (
-    DETAILS_A_FILE,
-    gaps_a_request,
-    request_details,
-    request_head,
-    request_lists,
-)
+from cbtrace.site.pages.request_pieces import request_pieces
 from cbtrace.site.pages.run import run_page, run_view, time_origin
-from cbtrace.site.pages.timeline_data import ROWS_A_FILE, STEPS, timeline_data, timeline_parts
+from cbtrace.site.pages.timeline_data import timeline_data, timeline_pieces
 from cbtrace.site.pages.where import cut_rows
-from cbtrace.site.render import data_script
+from cbtrace.site.run_output import Parts, RunFiles, Write
 from cbtrace.site.run_ranks import run_ranks
-from cbtrace.site.words import Words
+from cbtrace.site.workers import Told, forked
 from cbtrace.traces import open_trace
 from cbtrace.traces.rank_groups import RankGroup
 from cbtrace.traces.reader import Trace
@@ -84,106 +77,97 @@ class RunRecord(msgspec.Struct, frozen=True):
     tokens: PassTokens
 
 
-Write = Callable[[str, str], object]
-"""Takes a file as it is finished: its path relative to the site, and its text."""
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run whose files are written, but not in their place yet."""
+
+    record: RunRecord
+    sizes: dict[str, int]
+    """Size of each file by path relative to the site."""
 
 
-@dataclass
-class RunFiles:
-    """The files of one run while they are made: each is handed on at once, since those of a long run are many."""
-
-    slug: str
-    write: Write
-    parts: dict[str, list[str]] = field(default_factory=dict)
-    """By kind: the digest in the name of each of its files, for the page to ask for them."""
-
-    @property
-    def base(self) -> str:
-        """The run's folder."""
-        return f"runs/{self.slug}"
-
-    def add(self, name: str, text: str) -> str:
-        """Add a file to the run's folder; return its path relative to the site."""
-        path = f"{self.base}/{name}"
-        self.write(path, text)
-        return path
-
-    def add_data(self, key: str, data: dict[str, Any]) -> str:
-        """Add a data file that is loaded under ``key``; return its name within the run's folder."""
-        text = data_script(key, data)
-        name = hashed_name(f"{key.rpartition('/')[2]}.js", text)
-        self.add(name, text)
-        return name
-
-    def add_part(self, kind: str, data: dict[str, Any]) -> None:
-        """Add the next file of a kind, which the page loads when it is asked for."""
-        digests = self.parts.setdefault(kind, [])
-        name = self.add_data(f"{self.slug}/{kind}-{len(digests)}", data)
-        digests.append(name.split(".")[-2])
-
-
-Told = Callable[[float], object]
-"""Told now and then which share of the work on a run is done."""
-_READ, _ANALYZED, _STEPS, _REQUESTS = 0.2, 0.4, 0.65, 0.97
+_READ, _ANALYZED, _MADE = 0.25, 0.55, 0.97
 """The share that is done after each piece of work, as measured with a million steps."""
+_VIEW, _SIDE = 200, 100
+"""How many files of a long run can be made while its view or its side of comparisons is."""
 
 
-def run_files(chrome: Chrome, source: RunSource, write: Write, told: Told = lambda share: None) -> RunRecord:
-    """Read a trace and ``write`` the files of its run; return the record of it.
+@dataclass(frozen=True)
+class _Work:
+    """What can be done for a run beside everything else; the value is for the page or the record."""
+
+    files: int
+    """How much work it is, in files."""
+    do: Callable[[RunFiles], Any]
+
+
+def run_files(
+    chrome: Chrome, source: RunSource, write: Write, told: Told = lambda share: None, processes: int = 1
+) -> FinishedRun:
+    """Read a trace and ``write`` the files of its run, in so many ``processes`` once it is analyzed.
 
     Raises:
         TraceError: the file cannot be read as a trace.
+        BuildWorkerError: the system ended a process.
     """
+    words = chrome.words
     trace = open_trace(source.path)
     told(_READ)
     cuts = attribute(trace)
-    told(_ANALYZED)
     summary = summarize(trace, cuts)
-    slug = run_slug(trace.header.name, source)
-    out = RunFiles(slug, write)
+    told(_ANALYZED)
+    out = RunFiles(run_slug(trace.header.name, source), write)
     origin = time_origin(trace)
-    timeline = timeline_data(trace, origin, chrome.words)
+    timeline = timeline_data(trace, origin, words)
     ranks = run_ranks(trace, source.ranks)
-    side_by_side = rank_section(ranks, origin, chrome.words) if ranks else None
-    view = run_view(trace, summary, cuts, slug, timeline, side_by_side, chrome.words)
+    side_by_side = rank_section(ranks, origin, words) if ranks else None
     by_step = step_columns(ranks.analysis, trace.steps.index) if ranks else {}
-    for kind, part in timeline_parts(trace, timeline, origin, by_step):
-        out.add_part(kind, part)
-        written = min(1.0, len(out.parts.get(STEPS, ())) * ROWS_A_FILE / len(trace.steps.index))
-        told(_ANALYZED + written * (_STEPS - _ANALYZED))
-    _add_requests(out, trace, cuts, origin, chrome.words, told)
-    key = f"{slug}/run"
-    more = {"slug": slug, "parts": out.parts, "cuts": cut_rows(cuts, chrome.words)}
+    pieces = [*timeline_pieces(trace, timeline, origin, by_step), *request_pieces(trace, cuts, origin, words)]
+    work = [  # the longest ones first
+        _Work(_VIEW, lambda _: run_view(trace, summary, cuts, out.slug, timeline, side_by_side, words)),
+        _Work(_SIDE, lambda files: add_side(files, trace, summary, cuts)),
+        *(_Work(piece.files, partial(_add_piece, piece)) for piece in pieces),
+    ]
+    view, (side, entry), *_ = _done(out, work, processes, told)
+    key = f"{out.slug}/run"
+    more = {"slug": out.slug, "parts": out.digests, "cuts": cut_rows(cuts, words)}
     more |= {"ranks": side_by_side.chart.data} if side_by_side else {}
     script = out.add_data(key, timeline.overview | more)
-    side, entry = add_side(out, trace, summary, cuts)
-    return RunRecord(
-        slug=slug,
+    record = RunRecord(
+        slug=out.slug,
         name=view.name.encode(errors="backslashreplace").decode(),  # a file's name need not be text
         page=out.add("index.html", run_page(chrome, view, script, key)),
         complete=trace.recovery.whole and (ranks is None or ranks.complete),
         summary=summary,
-        row=index_row(trace, summary, slug, ranks),
+        row=index_row(trace, summary, out.slug, ranks),
         entry=entry,
         side=side,
         conditions=run_conditions(trace),
         tokens=pass_tokens(trace.steps),
     )
+    return FinishedRun(record, out.sizes)
 
 
-def _add_requests(out: RunFiles, trace: Trace, cuts: Cuts, origin_ns: int, words: Words, told: Told) -> None:
-    """Add what the page loads of requests when asked."""
-    for part in request_lists(trace, cuts.longest_gap, origin_ns):
-        out.add_part("list", part)
-    begins = []
-    for found in request_lives(trace, gaps_a_request(len(trace.requests.id))):
-        for first in range(found.first, found.end, DETAILS_A_FILE):
-            end = min(first + DETAILS_A_FILE, found.end)
-            out.add_part("request", request_details(cuts.ttft, found, first, end, origin_ns))
-            begins.append(first)
-        told(_STEPS + found.end / len(trace.requests.id) * (_REQUESTS - _STEPS))
-    out.add_part("requests", request_head(trace, cuts.longest_gap, begins, origin_ns, words))
-    out.add_part("goodput", goodput_data(service_times(trace, cuts.longest_gap), words))
+def _add_piece(piece: Piece, out: RunFiles) -> None:
+    out.add_piece(piece)
+
+
+def _done(out: RunFiles, work: Sequence[_Work], processes: int, told: Told) -> list[Any]:
+    """Do all work, and add the files that are made; the value of each."""
+
+    def one(number: int) -> tuple[Any, dict[str, int], Parts]:
+        made = RunFiles(out.slug, out.write)
+        return work[number].do(made), made.sizes, made.parts
+
+    values: list[Any] = [None] * len(work)
+    done, total = 0, sum(one.files for one in work)
+    with closing(forked(one, len(work), processes)) as finished:
+        for number, (value, sizes, parts) in finished:
+            values[number] = value
+            out.join(sizes, parts)
+            done += work[number].files
+            told(_ANALYZED + done / total * (_MADE - _ANALYZED))
+    return values
 
 
 def add_side(out: RunFiles, trace: Trace, summary: RunSummary, cuts: Cuts) -> tuple[dict[str, Any], dict[str, Any]]:

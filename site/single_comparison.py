@@ -14,7 +14,8 @@ from cbtrace.site.pages.compare import comparison_page
 from cbtrace.site.pages.compare_data import catalogue_data
 from cbtrace.site.pages.explaining import explaining_pages
 from cbtrace.site.render import data_script
-from cbtrace.site.run_files import SLUG_DIGITS, RunFiles, RunSource, add_side, digest_file, run_slug
+from cbtrace.site.run_files import SLUG_DIGITS, RunSource, add_side, digest_file, run_slug
+from cbtrace.site.run_output import RunFiles, into
 from cbtrace.site.single_file import single_file
 from cbtrace.site.single_run import refuse_what_is_not_ours, write_page
 from cbtrace.site.words import load_words
@@ -64,7 +65,7 @@ def _add_run(path: Path, copies: Counter[str], texts: dict[str, str]) -> tuple[d
     copies[digest[:SLUG_DIGITS]] += 1
     slug = run_slug(trace.header.name, RunSource(path, digest, size, copies[digest[:SLUG_DIGITS]]))
     cuts = attribute(trace)
-    return add_side(RunFiles(slug, texts.__setitem__), trace, summarize(trace, cuts), cuts)
+    return add_side(RunFiles(slug, into(texts)), trace, summarize(trace, cuts), cuts)
 
 
 def _names(side: Sequence[dict[str, Any]]) -> str:

@@ -10,6 +10,7 @@ from cbtrace.site.build import sources
 from cbtrace.site.folder import OutputFolderError, explained
 from cbtrace.site.pages.explaining import explaining_pages
 from cbtrace.site.run_files import RunRecord, run_files
+from cbtrace.site.run_output import into
 from cbtrace.site.single_file import single_file
 from cbtrace.site.words import load_words
 from cbtrace.traces.aside import written_aside
@@ -39,7 +40,7 @@ def build_single_run(
     assets = site_assets(words)
     chrome = site_chrome(assets, title, words)
     texts: dict[str, str] = {}
-    record = run_files(chrome, runs[0], texts.__setitem__)
+    record = run_files(chrome, runs[0], into(texts)).record
     explaining = explaining_pages(chrome)
     own = {name: text for name, text in texts.items() if not name.startswith(f"runs/{record.slug}/compare")}
     used = {name: text for name, text in assets.files.items() if name in texts[record.page]}

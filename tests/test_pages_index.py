@@ -184,7 +184,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assets = site_assets(words)
     chrome = site_chrome(assets, "Many", words)
     source = RunSource(folder / "run.cbt", *digest_file(folder / "run.cbt"), copy=1)
-    record = run_files(chrome, source, lambda name, text: None)
+    record = run_files(chrome, source, lambda name, text: len(text)).record
     rows = [_row(record.row, number) for number in range(MANY)]
     write_texts(folder / "site", dict(assets.files) | {"index.html": index_page(chrome, rows, [], [])})
     return folder / "site" / "index.html"

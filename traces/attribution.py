@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from .by_request import JoinInputs, RequestJoin
 from .columns import Bools, Ints, StepRequests
 from .gaps import Gaps
-from .pairs import Block, RequestBlock, joined, stable_order, sums_by
+from .pairs import Block, RequestBlock, Span, joined, stable_order, sums_by
 from .residency import Residencies
 from .schema import ChunkFlag
 from .stepcode import unpack_slots
@@ -109,11 +109,12 @@ class Attribution:
         for first, last in self._spans():
             yield self._block(first, last, progress)
 
-    def _spans(self) -> Iterator[tuple[int, int]]:
+    def _spans(self, rows: slice = slice(None)) -> Iterator[tuple[int, int]]:
         """Rows of steps that make a block: from one up to and without the other."""
         size = max(1, min(_BLOCK_STEPS, _BLOCK_CELLS // max(self._width, 1)))
-        for first in range(0, len(self._index), size):
-            yield first, min(first + size, len(self._index))
+        begin, end, _ = rows.indices(len(self._index))
+        for first in range(begin, end, size):
+            yield first, min(first + size, end)
 
     def _there(self, first: int, last: int) -> tuple[Ints, Ints, Ints]:
         """The stays of a block, and between which of its rows each is."""
@@ -136,13 +137,13 @@ class Attribution:
             )
         )
 
-    def plain_decodes(self) -> Iterator[tuple[int, Ints]]:
+    def plain_decodes(self, rows: slice = slice(None)) -> Iterator[tuple[int, Ints]]:
         """The pairs that are one plain decode, block by block: the first step of a block, and the requests in it.
 
         The requests are a matrix, shape (steps, slots); -1 where none decodes, or where it is not known.
         """
         request = np.append(self._stay_request, -1)
-        for first, last in self._spans():
+        for first, last in self._spans(rows):
             here, begin, end = self._there(first, last)
             yield first, request[self._occupants(first, last, here, begin, end)]
 
@@ -155,9 +156,14 @@ class Attribution:
         """The pairs of one step, ordered by request, without positions."""
         return self._block(row, row + 1, np.full(len(self._stays.start) + 1, -1, dtype=np.int64))
 
-    def by_request(self) -> Iterator[RequestBlock]:
+    def request_spans(self) -> list[Span]:
+        """The requests of each block of :meth:`by_request`."""
+        return self._join.bounds()
+
+    def by_request(self, spans: Sequence[Span] | None = None) -> Iterator[RequestBlock]:
         """The same pairs, ordered by request, then by step; each request is whole in one block."""
-        return self._join.parts()
+        for span in self.request_spans() if spans is None else spans:
+            yield self._join.part(span)
 
     @cached_property
     def totals(self) -> Totals:

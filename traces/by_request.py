@@ -6,13 +6,12 @@ in their order. :mod:`.attribution` gives the same pairs step by step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from .columns import Bools, Ints
-from .pairs import GROUP, Block, RequestBlock, ranges, stable_order
+from .pairs import GROUP, Block, RequestBlock, Span, ranges, stable_order
 from .residency import Residencies
 from .schema import ChunkFlag
 from .stepstore import StepColumns
@@ -82,27 +81,26 @@ class RequestJoin:
         self._stay_keys = (given.stay_request * (len(self._index) + 1) + begin)[self._stay_order]
         self._start = np.append(given.stays.start, -1)
 
-    def parts(self) -> Iterator[RequestBlock]:
-        """All pairs, ordered by request, then by step; each request is whole in one part."""
-        for first, end in self._bounds():
-            merged = self._merged(first, end)
-            yield self._counted(first, end, merged)
+    def part(self, span: Span) -> RequestBlock:
+        """The pairs of some requests, ordered by request, then by step."""
+        return self._counted(*span, self._merged(*span))
 
-    def _bounds(self) -> Iterator[tuple[int, int]]:
-        """First and last (exclusive) request of each part."""
+    def bounds(self) -> list[Span]:
+        """The requests of each part that is in memory at once."""
         count = self._given.requests
         cells = np.zeros(count + 1, dtype=np.int64)
         lengths = self._stretches.end - self._stretches.begin
         np.add.at(cells, self._stretch_request + 1, lengths)
         np.add.at(cells, self._chunk_sorted[self._chunk_sorted >= 0] + 1, 1)
-        before = np.cumsum(cells)
+        before, found = np.cumsum(cells), []
         first = 0
         while first < count:
             end = int(np.searchsorted(before, before[first] + PART_PAIRS, side="right")) - 1
             whole = end // GROUP * GROUP
             end = count if end >= count else max(whole if whole > first else end, first + 1)
-            yield first, end
+            found.append((first, end))
             first = end
+        return found
 
     def _merged(self, first: int, end: int) -> _Merged:
         row, stretch = self._decodes(first, end)

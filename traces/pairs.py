@@ -15,6 +15,10 @@ GROUP = 256
 """Parts of requests begin at multiples of it, unless such a group has too many pairs for one part."""
 
 
+Span = tuple[int, int]
+"""The first of some consecutive requests, and the one after the last."""
+
+
 @dataclass(frozen=True)
 class Block:
     """Pairs of step and request, as columns; ``row`` is the row of the step among all steps of the trace."""

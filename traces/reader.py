@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
@@ -31,7 +31,7 @@ from .frame_table import first_rows
 from .frames import PREAMBLE_BYTES, Damage, FrameScanner, read_preamble
 from .intake import Intake
 from .opening import format_version, open_bytes
-from .pairs import Block, RequestBlock
+from .pairs import Block, RequestBlock, Span
 from .recovery import Losses, LostRange, RecoveryReport, report
 from .residency import Residencies, residencies
 from .schema import Clock, Engine, Footer, GraphKey, Header, KvGeometry, Notice
@@ -162,12 +162,17 @@ class Trace:
         """The rows of :attr:`tokens`, some hundred thousand at a time; each request is whole in one part."""
         return tables.token_parts(self._attribution, self._packed, self.request_sums)
 
-    def by_request(self) -> Iterator[RequestBlock]:
+    def request_spans(self) -> list[Span]:
+        """The requests of each block of :meth:`by_request`."""
+        return self._attribution.request_spans()
+
+    def by_request(self, spans: Sequence[Span] | None = None) -> Iterator[RequestBlock]:
         """The pairs of :attr:`step_requests` ordered by request, then by step, some hundred thousand at a time.
 
-        Each request is whole in one block. Steps are rows of :attr:`steps`.
+        Each request is whole in one block. Steps are rows of :attr:`steps`. ``spans`` are the blocks that are wanted,
+        of :meth:`request_spans`; all of them without it.
         """
-        return self._attribution.by_request()
+        return self._attribution.by_request(spans)
 
     def token_numbers(self, block: RequestBlock) -> Ints:
         """The position of each token of a block, in the order of :attr:`~.pairs.RequestBlock.given`."""
@@ -180,12 +185,12 @@ class Trace:
         """The pairs that are anything but one plain decode, ordered by request, then by step."""
         return self._attribution.totals.chunks
 
-    def plain_decodes(self) -> Iterator[tuple[int, Ints]]:
+    def plain_decodes(self, rows: slice = slice(None)) -> Iterator[tuple[int, Ints]]:
         """The pairs that are one plain decode, block by block: the row of its first step, and who decodes where.
 
         The latter is a matrix, shape (steps, slots); -1 where none decodes, or where it is not known.
         """
-        return self._attribution.plain_decodes()
+        return self._attribution.plain_decodes(rows)
 
     @property
     def wasted(self) -> Listed:

@@ -10,7 +10,7 @@ Requests are looked at some hundreds at a time, so that memory is bounded howeve
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,7 +33,7 @@ from cbtrace.site.analysis.members import MemberRows, Whereabouts
 from cbtrace.site.analysis.pieces import COLUMN, PIECES, WAITS
 from cbtrace.site.analysis.step_cost import StepCosts, step_costs
 from cbtrace.traces.columns import Bools, Ints, Requests
-from cbtrace.traces.pairs import RequestBlock, ranges
+from cbtrace.traces.pairs import RequestBlock, Span, ranges
 from cbtrace.traces.reader import Trace
 from cbtrace.traces.schema import AdmissionStop, RequestFlag
 
@@ -89,9 +89,9 @@ class Cutter:
         self.decisions = admission_clock(trace.steps, len(AdmissionStop))
         self._admitted_row = _first_admission_rows(trace)
 
-    def parts(self) -> Iterator[CutPart]:
-        """All requests, some hundreds at a time, in order."""
-        for block in self.trace.by_request():
+    def parts(self, spans: Sequence[Span] | None = None) -> Iterator[CutPart]:
+        """All requests, some hundreds at a time, in order; or those of some of the trace's ``request_spans``."""
+        for block in self.trace.by_request(spans):
             yield CutPart(block, self.whereabouts.rows(block.pairs), gap_places(self.trace, block, self.done))
 
     def durations(self, part: CutPart) -> Ints:

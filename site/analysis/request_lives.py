@@ -9,6 +9,7 @@ from cbtrace.site.analysis.attribution import Cutter
 from cbtrace.site.analysis.gaps import GapCuts, longest_places
 from cbtrace.site.analysis.kv_stays import KvStays, Stays
 from cbtrace.site.analysis.lifelines import Lifelines, lifelines
+from cbtrace.traces.pairs import Span
 from cbtrace.traces.reader import Trace
 
 
@@ -24,16 +25,29 @@ class RequestLives:
     stays: KvStays
 
 
-def request_lives(trace: Trace, gaps_a_request: int) -> Iterator[RequestLives]:
-    """All requests of ``trace`` in order, some at a time."""
-    cutter, stays = Cutter(trace), Stays(trace)
-    for part in cutter.parts():
-        first, end = part.block.first, part.block.end
-        longest = longest_places(part.request, cutter.durations(part), gaps_a_request)
-        yield RequestLives(
+class Lives:
+    """Finds the lives of some requests at a time, with the ``gaps_a_request`` longest gaps of each."""
+
+    def __init__(self, trace: Trace, gaps_a_request: int) -> None:
+        self._cutter, self._stays = Cutter(trace), Stays(trace)
+        self._gaps_a_request = gaps_a_request
+
+    def of(self, span: Span) -> RequestLives:
+        """Those of one of the trace's :meth:`~cbtrace.traces.reader.Trace.request_spans`."""
+        cutter, (first, end) = self._cutter, span
+        (part,) = cutter.parts([span])
+        longest = longest_places(part.request, cutter.durations(part), self._gaps_a_request)
+        return RequestLives(
             first,
             end,
-            lifelines(trace.requests, first, end, part.rows, cutter.costs),
+            lifelines(cutter.trace.requests, first, end, part.rows, cutter.costs),
             cutter.gap_cuts(part, longest),
-            stays.of(part.block),
+            self._stays.of(part.block),
         )
+
+
+def request_lives(trace: Trace, gaps_a_request: int) -> Iterator[RequestLives]:
+    """All requests of ``trace`` in order, some at a time."""
+    lives = Lives(trace, gaps_a_request)
+    for span in trace.request_spans():
+        yield lives.of(span)

@@ -37,13 +37,19 @@ class StepMembers:
     """Requests whose token was dropped."""
 
 
-def step_members(trace: Trace, rows: int) -> Iterator[StepMembers]:
-    """The members of all steps of ``trace``, ``rows`` steps a part; memory is that of a part and a block."""
+def step_members(trace: Trace, rows: int, parts: range) -> Iterator[StepMembers]:
+    """The members of steps of ``trace``, ``rows`` steps a part; memory is that of a part and a block.
+
+    ``parts`` are the numbers of the parts that are wanted, which are consecutive.
+    """
+    steps = len(trace.steps.index)
+    wanted = slice(parts.start * rows, min(parts.stop * rows, steps))
     others, wasted = trace.chunks, trace.wasted
-    other_order = np.argsort(others.row, kind="stable")
+    here = np.flatnonzero((others.row >= wanted.start) & (others.row < wanted.stop))
+    other_order = here[np.argsort(others.row[here], kind="stable")]
     other_row = others.row[other_order]
-    for first, (came, went) in _parts(trace, rows):
-        count = min(rows, len(trace.steps.index) - first)
+    for first, (came, went) in _parts(trace, rows, wanted):
+        count = min(rows, steps - first)
         bounds = (first, first + count)
         of = other_order[slice(*np.searchsorted(other_row, bounds))]
         dropped = slice(*np.searchsorted(wasted.row, bounds))
@@ -62,12 +68,12 @@ Changes = tuple[Ints, Ints]
 """Rows and requests."""
 
 
-def _parts(trace: Trace, rows: int) -> Iterator[tuple[int, tuple[Changes, Changes]]]:
+def _parts(trace: Trace, rows: int, wanted: slice) -> Iterator[tuple[int, tuple[Changes, Changes]]]:
     """Who came and who went in each part, and the row of its first step."""
     came: list[Changes] = []
     went: list[Changes] = []
-    for at, there, before in _pieces(trace, rows):
-        if at % rows == 0 and at:
+    for at, there, before in _pieces(trace, rows, wanted):
+        if at % rows == 0 and at > wanted.start:
             yield at - rows, (_joined(came), _joined(went))
             came, went = [], []
         changed = np.concatenate([before, there])
@@ -75,13 +81,13 @@ def _parts(trace: Trace, rows: int) -> Iterator[tuple[int, tuple[Changes, Change
         for found, who in ((came, changed[1:][row, slot]), (went, changed[:-1][row, slot])):
             found.append((row[who >= 0] + at % rows, who[who >= 0]))
     if came:
-        yield (len(trace.steps.index) - 1) // rows * rows, (_joined(came), _joined(went))
+        yield (wanted.stop - 1) // rows * rows, (_joined(came), _joined(went))
 
 
-def _pieces(trace: Trace, rows: int) -> Iterator[tuple[int, Ints, Ints]]:
+def _pieces(trace: Trace, rows: int, wanted: slice) -> Iterator[tuple[int, Ints, Ints]]:
     """Plain decodes of steps of one part and one block: the first row, who decodes, and who did in the row before."""
     before = np.zeros((1, 0), dtype=np.int64)
-    for first, there in trace.plain_decodes():
+    for first, there in trace.plain_decodes(wanted):
         at = first
         while at < first + len(there):
             end = min(first + len(there), (at // rows + 1) * rows)

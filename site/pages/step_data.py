@@ -38,13 +38,15 @@ _AS_THEY_ARE = (
 )
 
 
-def step_parts(trace: Trace, origin_ns: int, rows: int, more: Mapping[str, Ints]) -> Iterator[dict[str, Packed]]:
-    """Columns and members of all steps, ``rows`` steps a part. Times are microseconds from ``origin_ns``.
+def step_parts(
+    trace: Trace, origin_ns: int, rows: int, more: Mapping[str, Ints], parts: range
+) -> Iterator[dict[str, Packed]]:
+    """Columns and members of steps, ``rows`` steps a part. Times are microseconds from ``origin_ns``.
 
-    ``more`` are further columns, one entry a step.
+    ``more`` are further columns, one entry a step; ``parts`` are the numbers of the parts, which are consecutive.
     """
     durations = step_durations(trace.steps)
-    for number, members in enumerate(step_members(trace, rows)):
+    for number, members in zip(parts, step_members(trace, rows, parts), strict=True):
         part = slice(number * rows, (number + 1) * rows)
         steps = Steps(*(getattr(trace.steps, field.name)[part] for field in fields(Steps)))
         columns = _columns(steps, durations[part], origin_ns) | {name: values[part] for name, values in more.items()}

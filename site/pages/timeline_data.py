@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from cbtrace.site.analysis.marks import MARK_NAMES, Marks, PointMarks, marks, po
 from cbtrace.site.analysis.memory import memory_series
 from cbtrace.site.analysis.timeline import TimelineRows, timeline_rows
 from cbtrace.site.pages.packed import Packed, packed_table
+from cbtrace.site.pages.pieces import Piece
 from cbtrace.site.pages.step_data import step_parts
 from cbtrace.site.words import Words
 from cbtrace.traces.columns import Ints
@@ -25,8 +27,8 @@ POINTS = 1600
 """Most points of a panel over the whole run; a zoomed window has between a quarter as many and as many."""
 ROWS_A_FILE = 2048
 MEMORY_POINTS = 300
-STEPS = "steps"
-"""The kind of the files of single steps, the finest level."""
+FILES_A_PIECE = 16
+"""Files of single steps that are made together."""
 
 _TIMES = ("start_ns", "end_ns", "duration_max", "duration_sum", "gpu_sum")
 _NS_A_US = 1000
@@ -70,25 +72,42 @@ def timeline_data(trace: Trace, origin_ns: int, words: Words) -> TimelineData:
     return TimelineData(overview, rows, sizes, made, len(drawn.time_ns), groups)
 
 
-def timeline_parts(
-    trace: Trace, timeline: TimelineData, origin_ns: int, more: Mapping[str, Ints]
-) -> Iterator[tuple[str, dict[str, Packed]]]:
-    """The files of all finer levels, in order: the kind of each, and its data. Single steps have ``more`` columns."""
+def timeline_pieces(trace: Trace, timeline: TimelineData, origin_ns: int, more: Mapping[str, Ints]) -> list[Piece]:
+    """The files of all finer levels. Single steps have ``more`` columns."""
+    pieces = []
+    steps = len(trace.steps.index)
     for k in timeline.buckets[1:-1]:
-        rows = timeline_rows(trace.steps, k)
-        columns = _all_columns(trace, rows, timeline.groups, origin_ns)
-        at = point_marks(timeline.marks, rows.start_ns)
-        for start in range(0, len(rows.steps), ROWS_A_FILE):
-            table = packed_table(columns, slice(start, start + ROWS_A_FILE))
-            yield _kind(k), {"rows": table, "marks": _marks(at, origin_ns, start)}
+        files = -(-steps // (k * ROWS_A_FILE))
+        pieces.append(Piece(_kind(k), 0, files, partial(_points, trace, timeline, k, origin_ns)))
     at = point_marks(timeline.marks, trace.steps.start_ns)
     more = _group_columns(timeline.groups) | dict(more)
-    for number, part in enumerate(step_parts(trace, origin_ns, ROWS_A_FILE, more)):
-        yield STEPS, part | {"marks": _marks(at, origin_ns, number * ROWS_A_FILE)}
+    files = -(-steps // ROWS_A_FILE)
+    for first in range(0, files, FILES_A_PIECE):
+        numbers = range(first, min(first + FILES_A_PIECE, files))
+        pieces.append(Piece(_kind(1), first, len(numbers), partial(_steps, trace, at, origin_ns, more, numbers)))
+    return pieces
+
+
+def _points(trace: Trace, timeline: TimelineData, bucket: int, origin_ns: int) -> Iterator[dict[str, Packed]]:
+    """The files of a level of points."""
+    rows = timeline_rows(trace.steps, bucket)
+    columns = _all_columns(trace, rows, timeline.groups, origin_ns)
+    at = point_marks(timeline.marks, rows.start_ns)
+    for start in range(0, len(rows.steps), ROWS_A_FILE):
+        table = packed_table(columns, slice(start, start + ROWS_A_FILE))
+        yield {"rows": table, "marks": _marks(at, origin_ns, start)}
+
+
+def _steps(
+    trace: Trace, at: PointMarks, origin_ns: int, more: Mapping[str, Ints], numbers: range
+) -> Iterator[dict[str, Packed]]:
+    """Files of single steps."""
+    for number, part in zip(numbers, step_parts(trace, origin_ns, ROWS_A_FILE, more, numbers), strict=True):
+        yield part | {"marks": _marks(at, origin_ns, number * ROWS_A_FILE)}
 
 
 def _kind(bucket: int) -> str:
-    return f"points-{bucket}" if bucket > 1 else STEPS
+    return f"points-{bucket}" if bucket > 1 else "steps"
 
 
 def _level(trace: Trace, bucket: int, origin_ns: int) -> dict[str, Any]:
