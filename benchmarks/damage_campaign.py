@@ -31,7 +31,7 @@ from cbtrace.traces.frames import MARKER, PREAMBLE_BYTES, Damage, FrameScanner, 
 from cbtrace.traces.invariants import check
 from cbtrace.traces.schema import Severity
 
-SAMPLE = Path(__file__).parent.parent / "tests" / "fixtures" / "version-2-real.cbt"
+SAMPLE = Path(__file__).parent.parent / "tests" / "fixtures" / "version-3-real.cbt"
 SECONDS = 2.0
 TABLES = ("steps", "step_requests", "requests", "tokens", "admissions", "events", "memory", "gpu")
 OF_A_STEP = (

@@ -11,6 +11,7 @@ import typer
 
 from cbtrace.commands.build import build
 from cbtrace.commands.check import check
+from cbtrace.commands.compress import compress, decompress
 from cbtrace.commands.demo import demo
 from cbtrace.commands.diff import diff
 from cbtrace.commands.doctor import doctor
@@ -42,6 +43,8 @@ app.command()(info)
 app.command()(check)
 app.command()(export)
 app.command()(upgrade)
+app.command()(compress)
+app.command()(decompress)
 app.command()(diff)
 app.command()(whatif)
 app.command()(build)

@@ -36,6 +36,17 @@ def check_not_input(source: Path, output: Path) -> None:
         raise UsageError(f"{output} is the trace itself: choose another name to write to.", slug="output-is-input")
 
 
+def without_ending(source: Path, ending: str) -> Path:
+    """The file to write when none is named: that beside the trace whose name lacks an ending.
+
+    Raises:
+        UsageError: the trace's name does not end so.
+    """
+    if source.suffix != ending:
+        raise UsageError(f"{source} does not end in {ending}: name the file to write with --output.", slug="no-output")
+    return source.with_suffix("")
+
+
 declare(
     "file-unwritable",
     Severity.BROKEN,
@@ -47,4 +58,10 @@ declare(
     Severity.BROKEN,
     "The file to write is the trace that is to be read, and would be lost.",
     "Choose another name for the output.",
+)
+declare(
+    "no-output",
+    Severity.BROKEN,
+    "The name of the file to write is made of the trace's by leaving out `.zst`, and the trace's does not end so.",
+    "Name the file to write with `--output`.",
 )

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from cbtrace.recorder.requests import RequestRecord
-from cbtrace.traces.codec import pack_plain
+from cbtrace.traces.packed_steps import pack_step
 from cbtrace.traces.schema import CHUNK_FORMAT, ChunkFlag, Step, StepDetail
 from cbtrace.traces.stepcode import pack_ordinals, pack_times
 
@@ -73,9 +73,10 @@ class StepDraft:
     def frame(self, done: int, gpu_ns: int) -> Step | bytes:
         """Return the finished step; its payload, where it is as most steps are."""
         mask = self.decode_mask
-        plain = not (self.chunks or self.useless or self.starved or self.attempts > 1 or self.groups)
+        chunks = b"".join(self.chunks)
+        plain = not (self.useless or self.starved or self.attempts > 1 or self.groups)
         if plain:
-            packed = pack_plain(
+            packed = pack_step(
                 self.index,
                 self.start,
                 self.scheduled,
@@ -92,6 +93,7 @@ class StepDraft:
                 self.stop,
                 self.flags,
                 self.graph,
+                chunks,
             )
             if packed is not None:
                 return packed
@@ -107,17 +109,12 @@ class StepDraft:
             self.stop,
             self.flags,
             self.graph,
-            None if plain else self._detail(),
+            None if plain and not chunks else self._detail(chunks),
         )
 
-    def _detail(self) -> StepDetail:
-        return StepDetail(
-            b"".join(self.chunks) or None,
-            pack_ordinals(self.useless),
-            pack_ordinals(self.starved),
-            self.attempts,
-            self.groups,
-        )
+    def _detail(self, chunks: bytes) -> StepDetail:
+        useless, starved = pack_ordinals(self.useless), pack_ordinals(self.starved)
+        return StepDetail(chunks or None, useless, starved, self.attempts, self.groups)
 
 
 class OpenSteps:

@@ -14,6 +14,7 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import asdict
 
 from cbtrace.traces import Trace, codec
+from cbtrace.traces.blocks import each_payload
 from cbtrace.traces.frames import PREAMBLE_BYTES, Damage, FrameScanner
 from cbtrace.traces.schema import Frame
 
@@ -36,8 +37,8 @@ def frames_of(path: Path) -> list[Frame]:
     """All frames of a sound trace of the newest version."""
     with path.open("rb") as file:
         file.seek(PREAMBLE_BYTES)
-        found = list(FrameScanner(file.read, PREAMBLE_BYTES))
-    return [codec.decode(part[1]) for part in found if not isinstance(part, Damage)]
+        found = list(each_payload(FrameScanner(file.read, PREAMBLE_BYTES)))
+    return [codec.decode(part) for part in found if not isinstance(part, Damage)]
 
 
 def told(frame: Struct) -> dict[str, Any]:

@@ -113,6 +113,15 @@ def mistakes() -> list[tuple[str, list[str], int, str, str]]:
         ("existing upgrade", ["upgrade", "old.cbt", "-o", "good.cbt"], 1, "trace-exists", "good.cbt"),
         ("upgrade to nowhere", ["upgrade", "old.cbt", "-o", "none/new.cbt"], 1, "file-unwritable", "none/new.cbt"),
         ("upgrade of damage", ["upgrade", "damaged.cbt", "-o", "new.cbt"], 1, "upgrade-damaged", "damaged.cbt"),
+        ("compress an old one", ["compress", "old.cbt"], 2, "compress-old", "cbtrace upgrade"),
+        ("compress to a text", ["compress", "good.cbt", "-o", "text.cbt"], 1, "trace-exists", "text.cbt"),
+        ("compress itself", ["compress", "good.cbt", "-o", "good.cbt"], 2, "output-is-input", "good.cbt"),
+        ("compress to nowhere", ["compress", "good.cbt", "-o", "none/x.zst"], 1, "file-unwritable", "none/x.zst"),
+        ("compress a text", ["compress", "text.cbt"], 1, "not-a-trace", "text.cbt"),
+        ("compress damage", ["compress", "damaged.cbt"], 2, "compress-old", "damaged.cbt"),
+        ("compress a folder", ["compress", "folder"], 1, "trace-not-found", "folder"),
+        ("decompress to what name", ["decompress", "good.cbt"], 2, "no-output", "--output"),
+        ("decompress nothing", ["decompress", "none.cbt.zst"], 1, "trace-not-found", "none.cbt.zst"),
         ("demo in a file", ["demo", "-o", "text.cbt"], 1, "output-unwritable", "text.cbt"),
     ]
 

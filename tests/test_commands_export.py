@@ -84,6 +84,17 @@ def test_upgrade(cbtrace: Cbtrace, tmp_path: Path) -> None:
     assert new.tokens.time_ns.tolist() == old.tokens.time_ns.tolist()
 
 
+def test_compress_and_decompress(cbtrace: Cbtrace, run: Path, tmp_path: Path) -> None:
+    before = run.read_bytes()
+    result = cbtrace("compress", "run.cbt")
+    size = (tmp_path / "run.cbt.zst").stat().st_size
+    assert result.stdout == f"run.cbt.zst: {size:,} bytes, {size / len(before):.0%} of run.cbt\n"
+    assert cbtrace("info", "run.cbt.zst", "--json").returncode == 0
+    run.unlink()
+    assert cbtrace("decompress", "run.cbt.zst").stdout == "run.cbt\n"
+    assert run.read_bytes() == before
+
+
 @pytest.mark.parametrize("name", ["old.cbt", "new.cbt"])
 def test_upgrade_in_place_and_elsewhere_from_a_compressed_trace(cbtrace: Cbtrace, tmp_path: Path, name: str) -> None:
     source = tmp_path / ("old.cbt" if name == "old.cbt" else "old.cbt.zst")

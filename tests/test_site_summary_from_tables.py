@@ -14,6 +14,7 @@ import pytest
 
 from cbtrace.site.analysis.summary import SUMMARY_SCHEMA, summarize, summary_json
 from cbtrace.traces import Finding, Trace, codec, open_trace
+from cbtrace.traces.blocks import each_payload
 from cbtrace.traces.export.tables import write_tables
 from cbtrace.traces.frames import PREAMBLE_BYTES, Damage, FrameScanner, seal
 from cbtrace.traces.schema import (
@@ -207,9 +208,9 @@ def _held(steps: Rows) -> float | None:
 def recovery(path: Path, steps: Rows, trace: Trace) -> dict[str, Any]:
     """Counted again from the bytes of the file."""
     data = path.read_bytes()
-    found = list(FrameScanner(io.BytesIO(data[PREAMBLE_BYTES:]).read, PREAMBLE_BYTES))
+    found = list(each_payload(FrameScanner(io.BytesIO(data[PREAMBLE_BYTES:]).read, PREAMBLE_BYTES)))
     lost = [part for part in found if isinstance(part, Damage)]
-    payloads = [part[1] for part in found if not isinstance(part, Damage)]
+    payloads = [part for part in found if not isinstance(part, Damage)]
     decode = decoder(data[8])
     frames = [decode(payload) for payload in payloads]
     repeated = len(payloads) - len(set(payloads))

@@ -15,6 +15,7 @@ import pytest
 import zstandard
 
 from cbtrace.traces import codec
+from cbtrace.traces.blocks import MOST_PAYLOADS, join_payloads
 from cbtrace.traces.frames import MARKER, MAX_PAYLOAD, preamble, seal
 from cbtrace.traces.schema import Admit, Event, Frame, Memory, Request, Roster, Step, Visible
 from cbtrace.traces.stepcode import pack_times
@@ -43,7 +44,8 @@ except TraceError as error:
 print(peak() - before, time.process_time() - began, said)
 """
 START = preamble() + seal(codec.encode(header())) + seal(codec.encode(engine()))
-STEP = seal(codec.encode(Step(5, pack_times(1, 2, 3, 4, 5, 6), -1, b"", 0, 0, 0, 0, 0, 0)))
+STEP_TIMES = pack_times(1, 2, 3, 4, 5, 6)
+STEP = seal(codec.encode(Step(5, STEP_TIMES, -1, b"", 0, 0, 0, 0, 0, 0)))
 SIZE = 3 << 19
 
 
@@ -90,6 +92,19 @@ def starts_of_frames(path: Path) -> None:
     path.write_bytes(START + (MARKER + b"\xff\x7f") * (SIZE // 4))
 
 
+def blocks(payload: Callable[[int], bytes]) -> Callable[[Path], None]:
+    """A file of nothing but blocks, which have no head for each frame."""
+
+    def write(path: Path) -> None:
+        parts, size, at = [START], 0, 0
+        while size < SIZE:
+            parts.append(seal(join_payloads([payload(at + number) for number in range(MOST_PAYLOADS)])))
+            size, at = size + len(parts[-1]), at + MOST_PAYLOADS
+        path.write_bytes(b"".join(parts))
+
+    return write
+
+
 def small(frame: Callable[[int], Frame]) -> Callable[[Path], None]:
     """A file of nothing but small frames: an object costs more than its bytes."""
 
@@ -112,6 +127,9 @@ FILES: dict[str, Callable[[Path], None]] = {
     "nesting": one_nested_frame,
     "starts of frames": starts_of_frames,
     "small requests": small(lambda at: Request(at, "", 0, -1, 0, 0, 0)),
+    "blocks of what is no frame": blocks(lambda at: b"none"),
+    "blocks of small visible": blocks(lambda at: codec.encode(Visible(at, 0))),
+    "blocks of steps": blocks(lambda at: codec.encode(Step(at, STEP_TIMES, -1, b"", 0, 0, 0, 0, 0, 0))),
     "small visible": small(lambda at: Visible(at, 0)),
     "small admissions": small(lambda at: Admit(at, at, at % 64, 0, 0, 0, 0, 0, 0)),
     "small events": small(lambda at: Event(9, at, 0)),

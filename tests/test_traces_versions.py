@@ -12,8 +12,19 @@ from typing import get_args
 
 import pytest
 
-from cbtrace.traces import TraceError, TraceExistsError, UsageError, codec, open_trace, upgrade_trace, versions
-from cbtrace.traces.frames import preamble, read_preamble, seal
+from cbtrace.traces import (
+    TraceError,
+    TraceExistsError,
+    UsageError,
+    codec,
+    open_trace,
+    packed_requests,
+    packed_steps,
+    upgrade_trace,
+    versions,
+)
+from cbtrace.traces.blocks import BLOCK
+from cbtrace.traces.frames import PREAMBLE_BYTES, FrameScanner, preamble, read_preamble, seal
 from cbtrace.traces.invariants import check
 from cbtrace.traces.schema import FORMAT_VERSION, EndReason, EventKind, Frame, Severity, Step
 from pinned_values import differences, frames_of, values
@@ -22,6 +33,12 @@ from trace_builder import eventful
 FIXTURES = Path(__file__).parent / "fixtures"
 EXPECTED = {file.stem: json.loads(file.read_text()) for file in sorted(FIXTURES.glob("version-*.json"))}
 OLD = [name for name in EXPECTED if not name.startswith(f"version-{FORMAT_VERSION}-")]
+
+
+def payloads_in(path: Path) -> list[bytes]:
+    with path.open("rb") as file:
+        file.seek(PREAMBLE_BYTES)
+        return [part[1] for part in FrameScanner(file.read, PREAMBLE_BYTES) if isinstance(part, tuple)]
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -55,8 +72,10 @@ def test_the_kept_traces_of_this_version_have_all_there_is() -> None:
     assert set(reasons) == {int(reason) for reason in EndReason}
     frames = [frame for name in EXPECTED if name not in OLD for frame in frames_of(FIXTURES / f"{name}.cbt")]
     assert {type(frame) for frame in frames} == set(get_args(Frame))
-    forms = {payload[0] & codec.CHUNKS for payload in map(codec.encode, frames) if payload[0] < 128}
-    assert forms == {0, codec.CHUNKS}
+    forms = {payload[0] for payload in map(codec.encode, frames)}
+    assert forms >= packed_requests.FORMS | {form for form in packed_steps.FORMS if form >= 128}
+    assert {bool(packed_steps.FORMS[form].chunk) for form in forms if form < 128} == {False, True}
+    assert any(payload[0] == BLOCK for payload in payloads_in(FIXTURES / f"version-{FORMAT_VERSION}-blocks.cbt"))
     for detail in ("chunks", "wasted", "starved", "groups"):
         assert any(isinstance(f, Step) and f.detail and getattr(f.detail, detail) for f in frames), detail
 
@@ -80,7 +99,7 @@ def test_an_upgraded_trace_reads_the_same(name: str, tmp_path: Path) -> None:
     assert source.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["new.cbt"]
     trace = open_trace(target)
-    assert trace.recovery.whole
+    assert trace.recovery.status == open_trace(source).recovery.status
     assert differences({**values(trace), "recovery": {}}, {**EXPECTED[name], "recovery": {}}) == []
 
 

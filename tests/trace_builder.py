@@ -125,7 +125,7 @@ class TraceBuilder:
         self.writer.write(frame)
 
     def submit(
-        self, prompt: int, limit: int = 8, id: str | None = None, parent: int = -1, flags: int = 0
+        self, prompt: int, limit: int = 8, id: str | None = None, parent: int = -1, flags: int = 0, planned_ns: int = -1
     ) -> SimRequest:
         """A new request is submitted and handed to the scheduler."""
         ordinal = len(self.requests)
@@ -136,7 +136,7 @@ class TraceBuilder:
         digest = hashlib.blake2b(request.id.encode(), digest_size=8).digest()
         self.now += 100
         self.write(
-            Request(ordinal, request.id, incarnation, parent, prompt, limit, self.now, flags, prompt_hash=digest)
+            Request(ordinal, request.id, incarnation, parent, prompt, limit, self.now, flags, planned_ns, digest)
         )
         self.now += 100
         self.write(Visible(ordinal, self.now))
@@ -280,12 +280,14 @@ class TraceBuilder:
         self.admit(child, restored=True)
         return child
 
-    def finish(self, request: SimRequest, reason: EndReason = EndReason.LENGTH, error: str = "") -> None:
+    def finish(
+        self, request: SimRequest, reason: EndReason = EndReason.LENGTH, error: str = "", output_hash: bytes = b""
+    ) -> None:
         """The request ends."""
         held = request.held
         request.ended = True
         self._release(request)
-        self.write(End(request.ordinal, self.now, self.steps, reason, request.generated, held, error=error))
+        self.write(End(request.ordinal, self.now, self.steps, reason, request.generated, held, output_hash, error))
 
     def _release(self, request: SimRequest) -> None:
         self.slots.pop(request.slot, None)

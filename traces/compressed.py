@@ -32,7 +32,7 @@ class ZstdFile(io.RawIOBase):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        self._library = _library(path)
+        self._library = zstd_library(path)
         self._path = path
         self._file = path.open("rb")
         self._limit = path.stat().st_size * _LARGEST_RATIO + _BASE
@@ -76,13 +76,18 @@ class ZstdFile(io.RawIOBase):
         super().close()
 
 
-def _library(path: Path) -> Any:
+def zstd_library(path: Path) -> Any:
+    """The package that compresses and decompresses; it is optional.
+
+    Raises:
+        TraceError: it is not installed, so that nothing can be done about ``path``.
+    """
     try:
         import zstandard
     except ImportError as error:
         raise TraceError(
-            f"{path} is compressed, and the package to read it with is not installed: "
-            "run pip install 'cbtrace[zstd]', or decompress it with zstd -d.",
+            f"{path} needs a package for Zstandard, which is not installed: run pip install 'cbtrace[zstd]', or use "
+            "the zstd program.",
             slug="zstd-missing",
         ) from error
     return zstandard
@@ -91,7 +96,7 @@ def _library(path: Path) -> Any:
 declare(
     "zstd-missing",
     Severity.BROKEN,
-    "The trace is compressed with Zstandard, and the optional package zstandard is not installed.",
+    "The trace is or is to be compressed with Zstandard, and the optional package zstandard is not installed.",
     "Run pip install 'cbtrace[zstd]', or decompress the file with zstd -d.",
 )
 declare(

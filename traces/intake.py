@@ -11,9 +11,9 @@ from typing import Any, get_args
 import msgspec
 import numpy as np
 
-from .codec import CHUNKS, PACKED_SIZE
 from .columns import Ints
 from .frame_table import FrameTable, first_rows
+from .packed_steps import FORMS, PACKED_SIZE
 from .residency import Admitted, Move, Moves
 from .schema import (
     Admit,
@@ -149,13 +149,14 @@ class Intake:
         self._reached(step.index)
 
     def take_packed(self, form: int, payload: bytes) -> None:
-        """Store one packed step; see :data:`~cbtrace.traces.codec.PACKED_SIZE`."""
+        """Store one packed step; see :data:`~cbtrace.traces.packed_steps.PACKED_SIZE`."""
         self.frames += 1
-        if form < CHUNKS and len(payload) > PACKED_SIZE[form] + _MOST_BITS:
+        layout = FORMS[form]
+        if not layout.chunk and len(payload) > PACKED_SIZE[form] + _MOST_BITS:
             self.impossible += 1
             return
         self._steps.add_packed(form, payload)
-        self._reached(int.from_bytes(payload[1:5], "little"))
+        self._reached(int.from_bytes(payload[1 : 1 + layout.index], "little"))
 
     def _reached(self, index: int) -> None:
         if index > self.last_step:

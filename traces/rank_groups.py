@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from .blocks import each_payload
 from .errors import TraceError, declare
 from .frames import PREAMBLE_BYTES, FrameScanner, read_preamble
 from .opening import open_bytes
@@ -92,8 +93,8 @@ def rank_of_file(path: Path) -> RankFile | None:
             if version is None:
                 return None
             decode = decoder(version)
-            for found in FrameScanner(file.read, PREAMBLE_BYTES):
-                frame = decode(found[1]) if isinstance(found, tuple) else None
+            for payload in each_payload(FrameScanner(file.read, PREAMBLE_BYTES)):
+                frame = decode(payload) if isinstance(payload, bytes) else None
                 if isinstance(frame, Header):
                     header = frame
                     if header.world_size < 2:

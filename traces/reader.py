@@ -13,7 +13,7 @@ import numpy as np
 
 from . import tables
 from .attribution import Attribution, Ordinals, as_step_requests
-from .codec import PACKED_SINCE, PACKED_SIZE
+from .blocks import each_payload
 from .columns import (
     Admissions,
     Events,
@@ -31,6 +31,7 @@ from .frame_table import first_rows
 from .frames import PREAMBLE_BYTES, Damage, FrameScanner, read_preamble
 from .intake import Intake
 from .opening import format_version, open_bytes
+from .packed_steps import PACKED_SINCE, PACKED_SIZE
 from .pairs import Block, RequestBlock, Span
 from .recovery import Losses, LostRange, RecoveryReport, report
 from .residency import Residencies, residencies
@@ -262,12 +263,11 @@ def _read(path: Path, file: BinaryIO | ZstdFile, scanner: FrameScanner, version:
     packed = version >= PACKED_SINCE  # then most steps never become objects
     ranges: list[LostRange] = []
     unreadable = 0
-    for found in scanner:
-        if isinstance(found, Damage):
-            ranges.append(LostRange(found.start, found.end, found.reason))
+    for payload in each_payload(scanner):
+        if isinstance(payload, Damage):
+            ranges.append(LostRange(payload.start, payload.end, payload.reason))
             intake.breach()
             continue
-        payload = found[1]
         form = payload[0] if payload and packed else -1
         if form in PACKED_SIZE and len(payload) >= PACKED_SIZE[form]:
             intake.take_packed(form, payload)

@@ -1,8 +1,9 @@
 """What a trace holds: the frames, field by field.
 
 A trace is a preamble (:data:`MAGIC`, then :data:`FORMAT_VERSION`) and a sequence of frames. Each frame is one struct of
-this module as a msgpack array whose first element is its tag. A reader ignores elements beyond those it knows and
-fills in the defaults of those that are missing, so fields are only ever appended, with a default.
+this module as a msgpack array whose first element is its tag, or as a packed record (:mod:`.codec`) that says the same.
+A reader ignores elements beyond those it knows and fills in the defaults of those that are missing, so fields are only
+ever appended, with a default.
 
 Conventions
 -----------
@@ -23,7 +24,7 @@ import enum
 from msgspec import Struct
 
 MAGIC = b"CBTRACE\n"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 Scalar = str | int | float | bool | None
 Facts = dict[str, Scalar]

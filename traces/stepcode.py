@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,16 @@ def pack_times(start: int, scheduled: int, prepared: int, launched: int, ready: 
     if longest < _MIDDLE:
         return _MIDDLE_TIMES.pack(start, a, b, c, d, e)
     return _WIDE_TIMES.pack(start, a, b, c, d, e)
+
+
+def instants_of(times: bytes) -> tuple[int, int, int, int, int, int] | None:
+    """The instants of one step; None where :attr:`Step.times` has no valid length."""
+    width = (len(times) - 8) // 5
+    if width not in (3, 4, 8) or len(times) != 8 + 5 * width:
+        return None
+    distances = [int.from_bytes(times[at : at + width], "little") for at in range(8, len(times), width)]
+    start, scheduled, prepared, launched, ready, done = accumulate((int.from_bytes(times[:8], "little"), *distances))
+    return start, scheduled, prepared, launched, ready, done
 
 
 def unpack_times(packed: Sequence[bytes]) -> NDArray[np.int64]:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .codec import unpack_rest, unpack_steps
 from .columns import Ints
+from .packed_steps import FORMS, NARROW_CHUNK_DTYPE, unpack_rest, unpack_steps
 from .pairs import ranges
 from .schema import CHUNK_FIELDS, Step
 from .stepcode import CHUNK_DTYPE, INSTANTS, ORDINAL_DTYPE, unpack_times
@@ -111,7 +111,7 @@ class StepStore:
         self._instants: list[NDArray[np.int64]] = []
         self._lengths: list[NDArray[np.int64]] = []
         self._blobs = bytearray()
-        self._chunks = _Sparse(CHUNK_DTYPE)
+        self._chunks = {dtype.itemsize: _Sparse(dtype) for dtype in (CHUNK_DTYPE, NARROW_CHUNK_DTYPE)}
         self._wasted, self._starved = _Sparse(ORDINAL_DTYPE), _Sparse(ORDINAL_DTYPE)
         self._groups: list[tuple[int, bytes]] = []
         self._count = 0
@@ -126,7 +126,7 @@ class StepStore:
     def add(self, step: Step) -> None:
         """Take a step."""
         if step.detail is not None:
-            self._chunks.add(self._count, step.detail.chunks)
+            self._chunks[CHUNK_DTYPE.itemsize].add(self._count, step.detail.chunks)
             self._wasted.add(self._count, step.detail.wasted)
             self._starved.add(self._count, step.detail.starved)
             if step.detail.groups:
@@ -136,11 +136,12 @@ class StepStore:
         self._added()
 
     def add_packed(self, form: int, payload: bytes) -> None:
-        """Take a packed step of a form in :data:`~cbtrace.traces.codec.PACKED_SIZE`."""
+        """Take a packed step of a form in :data:`~cbtrace.traces.packed_steps.PACKED_SIZE`."""
         self._places[form].append(len(self._decode))
         self._packed[form].append(payload)
         bits, chunks = unpack_rest(payload)
-        self._chunks.add(self._count, chunks)
+        if chunks:
+            self._chunks[FORMS[form].chunk].add(self._count, chunks)
         self._decode.append(bits)
         self._added()
 
@@ -183,13 +184,13 @@ class StepStore:
             place[order] = np.arange(len(order))
             numbers = {name: column[order] for name, column in numbers.items()}
             instants, offsets, lengths = (part[order] for part in (instants, offsets, lengths))
-        row, chunks, bad = self._chunks.flat(place)
+        chunks, bad = self._flat_chunks(place)
         wasted, starved = self._wasted.flat(place), self._starved.flat(place)
         return StepColumns(
             numbers=numbers,
             instants=instants,
             decode=Blobs(self._blobs, offsets, lengths),
-            chunks=Chunks(row, *(chunks[name].astype(np.int64) for name, _ in CHUNK_FIELDS)),
+            chunks=chunks,
             wasted=Listed(wasted[0], wasted[1].astype(np.int64)),
             starved=Listed(starved[0], starved[1].astype(np.int64)),
             groups={int(place[row]): groups for row, groups in self._groups if place[row] >= 0},
@@ -197,6 +198,14 @@ class StepStore:
             reordered=reordered,
             malformed=bad + wasted[2] + starved[2],
         )
+
+    def _flat_chunks(self, place: Ints) -> tuple[Chunks, int]:
+        """The chunks in order of rows, whatever their width, and how many strings had a wrong length."""
+        parts = [sparse.flat(place) for sparse in self._chunks.values()]
+        row = np.concatenate([part[0] for part in parts])
+        order = np.argsort(row, kind="stable")  # no step has rows of two widths
+        fields = (np.concatenate([part[1][name] for part in parts], dtype=np.int64)[order] for name, _ in CHUNK_FIELDS)
+        return Chunks(row[order], *fields), sum(part[2] for part in parts)
 
 
 def _narrowed(column: Ints) -> NDArray[Any]:

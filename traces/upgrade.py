@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from .aside import written_aside
+from .blocks import each_payload
 from .errors import TraceError, UsageError, declare
 from .frames import PREAMBLE_BYTES, Damage, FrameScanner
 from .opening import open_bytes
@@ -49,9 +50,9 @@ def _copy(source: Path, aside: Path, version: int) -> None:
     decode = decoder(version)
     with open_bytes(source) as file, TraceWriter(aside) as writer:
         file.seek(PREAMBLE_BYTES)
-        for found in FrameScanner(file.read, PREAMBLE_BYTES):
-            if not isinstance(found, Damage):
-                writer.write(decode(found[1]))
+        for payload in each_payload(FrameScanner(file.read, PREAMBLE_BYTES)):
+            if not isinstance(payload, Damage):
+                writer.write(decode(payload))
 
 
 declare(

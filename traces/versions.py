@@ -33,8 +33,8 @@ def _from_1(frame: RawFrame) -> RawFrame:
     return [*frame[:5], unknown, unknown]
 
 
-UPGRADERS: dict[int, Callable[[RawFrame], RawFrame]] = {1: _from_1}
-"""Version *from* which an upgrader leads to the next."""
+UPGRADERS: dict[int, Callable[[RawFrame], RawFrame] | None] = {1: _from_1, 2: None}
+"""Version *from* which an upgrader leads to the next; None where every payload is as good in the next."""
 
 _decode_any = msgspec.msgpack.Decoder(list).decode
 
@@ -44,9 +44,9 @@ def decoder(version: int) -> Callable[[bytes], Frame]:
 
     It raises :class:`msgspec.DecodeError` or :class:`RecursionError` for a payload that is no such frame.
     """
-    if version == FORMAT_VERSION:
+    steps = [upgrade for older in range(version, FORMAT_VERSION) if (upgrade := UPGRADERS[older]) is not None]
+    if not steps:
         return codec.decode
-    steps = [UPGRADERS[older] for older in range(version, FORMAT_VERSION)]
 
     def decode(payload: bytes) -> Frame:
         raw = _decode_any(payload)

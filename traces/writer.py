@@ -97,7 +97,7 @@ class TraceWriter:
         return self._ring is not None and self._ring.wants_roster
 
     def write(self, frame: Frame | bytes) -> None:
-        """Append one frame; bytes are the payload of a step (:func:`~.codec.pack_plain`).
+        """Append one frame; bytes are the payload of a step (:func:`~.packed_steps.pack_step`).
 
         Raises:
             TraceFullError: the size limit is reached; only a :class:`Footer` still fits.

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import zstandard
+
 from cbtrace.traces import open_trace
+from cbtrace.traces.archive import compress_trace
 from cbtrace.traces.schema import (
     FORMAT_VERSION,
     Clock,
@@ -116,7 +120,15 @@ def synthetic(path: Path) -> None:
     for step in _steps(build, late.slot, late.ordinal):
         build.write(step)
         late.generated += step.detail is None or step.detail.wasted is None
-    build.finish(late, EndReason.EOS)
+    other = build.submit(5, 40, planned_ns=build.now)
+    build.admit(other)
+    build.step({other: 5})
+    for step in _compact_steps(build, other.ordinal):
+        build.write(step)
+        late.generated += 1
+        other.generated += step.detail is not None
+    build.finish(late, EndReason.EOS, output_hash=bytes(range(8)))
+    build.finish(other, EndReason.LENGTH, output_hash=bytes(range(8, 16)))
     build.close()
 
 
@@ -140,7 +152,8 @@ def _steps(build: TraceBuilder, slot: int, request: int) -> list[Step]:
         StepDetail(attempts=3),
         StepDetail(groups=b"".join(value.to_bytes(4, "little") for value in (5, 6, 7, 8))),
     ]
-    gaps = [(1, 2, 3, 4, 5), (1, 2, 3, 4, 1 << 25), (1, 2, 3, 4, 1 << 33), *[(10, 20, 30, 40, 50)] * 5]
+    long_schedule = (1 << 25, 2, 3, 4, 5)  # has no compact form
+    gaps = [long_schedule, (1, 2, 3, 4, 1 << 25), (1, 2, 3, 4, 1 << 33), long_schedule, *[(10, 20, 30, 40, 50)] * 4]
     steps = []
     for number, (detail, distances) in enumerate(zip(details, gaps, strict=True)):
         instants = [build.now]
@@ -158,6 +171,35 @@ def _steps(build: TraceBuilder, slot: int, request: int) -> list[Step]:
     return steps
 
 
+def _compact_steps(build: TraceBuilder, other: int) -> list[Step]:
+    """A step in each compact form: the first slot decodes, and the other request does so in a chunk where there is one.
+
+    The forms are told by whether the slots that decode are all active ones, by chunks, and by a long launch or wait.
+    """
+    steps = []
+    for form in range(12):
+        active, chunks = (2, 1)[form & 1], pack_chunks([(other, 0, 0, 3)]) if form & 2 else None
+        distances = (10, 20, 1 << 24 if form & 4 else 30, 1 << 24 if form & 8 else 40, 50)
+        instants = list(accumulate((build.now, *distances)))
+        build.now = instants[-1] + 10
+        times, detail = pack_times(*instants), StepDetail(chunks) if chunks else None
+        steps.append(
+            Step(build.steps, times, 700 + form, b"\1", 880 - form, form, form, active, form % 8, 0, 0, detail)
+        )
+        build.steps += 1
+    return steps
+
+
+def blocks(path: Path) -> None:
+    """What there is in a synthetic trace, with its frames in blocks."""
+    synthetic(path)
+    stored = path.with_suffix(".zst")
+    compress_trace(path, stored)
+    with stored.open("rb") as file:
+        path.write_bytes(zstandard.ZstdDecompressor().stream_reader(file).read())
+    stored.unlink()
+
+
 def ring(path: Path) -> None:
     """The newest steps of a long run in 64 KiB."""
     from test_traces_ring import limited, run
@@ -169,7 +211,13 @@ def ring(path: Path) -> None:
     build.close()
 
 
-KINDS: dict[str, Callable[[Path], None]] = {"real": real, "offload": offload, "synthetic": synthetic, "ring": ring}
+KINDS: dict[str, Callable[[Path], None]] = {
+    "real": real,
+    "offload": offload,
+    "synthetic": synthetic,
+    "ring": ring,
+    "blocks": blocks,
+}
 
 
 def main() -> None:
