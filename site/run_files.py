@@ -104,7 +104,7 @@ class _Work:
 def run_files(
     chrome: Chrome, source: RunSource, write: Write, told: Told = lambda share: None, processes: int = 1
 ) -> FinishedRun:
-    """Read a trace and ``write`` the files of its run, in so many ``processes`` once it is analyzed.
+    """Read a trace and ``write`` the files of its run, in so many ``processes`` once it is read.
 
     Raises:
         TraceError: the file cannot be read as a trace.
@@ -113,7 +113,7 @@ def run_files(
     words = chrome.words
     trace = open_trace(source.path)
     told(_READ)
-    cuts = attribute(trace)
+    cuts = attribute(trace, partial(forked, processes=processes))
     summary = summarize(trace, cuts)
     told(_ANALYZED)
     out = RunFiles(run_slug(trace.header.name, source), write)

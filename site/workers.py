@@ -14,13 +14,14 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar
 
+from cbtrace.site.analysis.spreading import Finished, in_turn
 from cbtrace.traces.errors import CbtraceError, declare
 from cbtrace.traces.schema import Severity
 
@@ -29,6 +30,11 @@ Told = Callable[[float], object]
 """Told now and then which share of a piece of work is done."""
 Work = Callable[[int, Told], Result]
 """Does a piece of work by its number. Unless processes are forks, it is pickled, as is what comes of it."""
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_PATIENCE_S = 10.0
+"""How long a process may take to end when it is asked to."""
 
 
 class BuildWorkerError(CbtraceError):
@@ -83,7 +89,7 @@ def can_fork() -> bool:
     return "fork" in multiprocessing.get_all_start_methods() and sys.platform != "darwin"
 
 
-def forked(work: Callable[[int], Result], count: int, processes: int) -> Generator[tuple[int, Result], None, None]:
+def forked(work: Callable[[int], Result], count: int, processes: int) -> Finished[Result]:
     """Do ``work`` on every number below ``count``; yield each with what came of it, as it is finished.
 
     One process is this one, which takes the numbers in order. Several are forks of it, which share its memory as long
@@ -94,8 +100,7 @@ def forked(work: Callable[[int], Result], count: int, processes: int) -> Generat
         WorkError: work in a fork raised an error. One of cbtrace, and any in this process, is raised as it is.
     """
     if processes <= 1:
-        for number in range(count):
-            yield number, work(number)
+        yield from in_turn(work, count)
         return
     gc.freeze()  # a collection in a fork would write to every object, and so copy it
     try:
@@ -146,10 +151,23 @@ def _begin(context: BaseContext, work: Work[Any], workers: dict[Connection, Any]
     ours, theirs = context.Pipe()
     inherited = [ours, *workers] if context.get_start_method() == "fork" else []
     process = context.Process(target=_serve, args=(theirs, work, inherited))  # type: ignore[attr-defined]
-    process.start()
-    workers[ours] = process
-    theirs.close()
+    with _signals_wait():  # a process that has begun must be known, to be ended, and alone have its end of the pipe
+        process.start()
+        workers[ours] = process
+        theirs.close()
     ours.send(next(numbers))
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _hear(pipe: Any, numbers: Iterator[int]) -> Done[Any] | Underway:
@@ -170,7 +188,10 @@ def _end(workers: dict[Connection, Any]) -> None:
     for pipe, process in workers.items():
         with suppress(EOFError, OSError):
             while True:  # forks of the process have the other end of its pipe, too: wait for them as well
-                pipe.recv_bytes()
+                if pipe.poll(_PATIENCE_S):
+                    pipe.recv_bytes()
+                else:
+                    process.kill()
         process.join()
         pipe.close()
 
@@ -181,6 +202,8 @@ def _serve(pipe: Connection, work: Work[Any], inherited: Sequence[Connection]) -
         other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is left to the process that began the build
     signal.signal(signal.SIGTERM, _leave)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     with suppress(EOFError, OSError):
         while True:
             pipe.send_bytes(_attempt(work, pipe.recv(), pipe))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from cbtrace.site.analysis.gaps import GapCuts, longest_places
 from cbtrace.site.analysis.pieces import COLUMN
 from cbtrace.site.analysis.quantiles import Counted, quantiles
 from cbtrace.site.analysis.request_lives import request_lives
+from cbtrace.site.analysis.spreading import Finished, Result
 from cbtrace.traces import by_request
 from site_gaps import every_gap, true_gaps
 from site_runs import mixed_run
@@ -121,6 +123,25 @@ def test_the_longest_of_each_request_are_the_first_of_equals(pairs: list[tuple[i
         if rank[int(request[row])] <= most:
             expected.append(row)
     assert longest_places(request, total, most).tolist() == sorted(expected)
+
+
+@pytest.mark.parametrize("most_apart", [3, 1 << 16])
+def test_parts_may_be_finished_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_apart: int) -> None:
+    monkeypatch.setattr(gaps_module, "MOST_APART", most_apart)
+    monkeypatch.setattr(by_request, "PART_PAIRS", 40)
+    trace = mixed_run(tmp_path / "run.cbt", 3)
+
+    def shuffled(work: Callable[[int], Result], count: int) -> Finished[Result]:
+        order = np.random.default_rng(0).permutation(count).tolist()
+        assert count > 5 and order != sorted(order)
+        for number in order:
+            yield number, work(number)
+
+    turns, found = attribute(trace), attribute(trace, shuffled)
+    assert found.longest_gap.tolist() == turns.longest_gap.tolist()
+    for name in ("gaps", "ttft"):
+        for column in getattr(turns, name).__dataclass_fields__:
+            assert getattr(getattr(found, name), column).tolist() == getattr(getattr(turns, name), column).tolist()
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -15,6 +15,7 @@ import pytest
 
 from cbtrace.site.build import build_site
 from cbtrace.site.folder import STATE
+from cbtrace.site.workers import _PATIENCE_S
 from conftest import started
 from site_runs import busy_run
 from test_site_build import contents
@@ -172,7 +173,9 @@ def test_ctrl_c_ends_all_processes_and_leaves_nothing(long_run: Path, tmp_path: 
     with started(command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         forks_of(process)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to its processes as well
+        began = time.monotonic()
         said = process.communicate(timeout=60)
         assert (process.returncode, said) == (130, ("", ""))
+        assert time.monotonic() - began < _PATIENCE_S, "they ended when asked to"
         assert not (tmp_path / "site").exists()
         assert none_left(process.pid)

@@ -146,6 +146,25 @@ def test_whoever_stops_listening_leaves_no_process_behind(program: Program) -> N
     assert said == "(0, None)\n3 True\n"
 
 
+def test_a_process_that_does_not_end_when_asked_to_is_killed(program: Program) -> None:
+    said = program(
+        """
+        import cbtrace.site.workers as workers
+        workers._PATIENCE_S = 0.5
+        def work(number, told):
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            told(0.5)
+            time.sleep(60)
+        hearing = spread(fork, work, 1, 1)
+        next(hearing)
+        ours = psutil.Process().children()
+        hearing.close()
+        print(gone(ours))
+        """
+    )
+    assert said == "True\n"
+
+
 def test_shares_are_heard_before_what_came_of_the_work(program: Program) -> None:
     said = program(
         """

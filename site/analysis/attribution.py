@@ -11,7 +11,9 @@ Requests are looked at some hundreds at a time, so that memory is bounded howeve
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -21,16 +23,19 @@ from cbtrace.site.analysis.gaps import (
     GapCuts,
     GapKinds,
     GapPlaces,
+    PlainGaps,
     alike,
     closed,
     gap_places,
     joined_pieces,
     longest_by_request,
     piece_matrix,
+    plain_gaps,
 )
 from cbtrace.site.analysis.latency import completed
 from cbtrace.site.analysis.members import MemberRows, Whereabouts
 from cbtrace.site.analysis.pieces import COLUMN, PIECES, WAITS
+from cbtrace.site.analysis.spreading import Spread, in_order, in_turn
 from cbtrace.site.analysis.step_cost import StepCosts, step_costs
 from cbtrace.traces.columns import Bools, Ints, Requests
 from cbtrace.traces.pairs import RequestBlock, Span, ranges
@@ -169,34 +174,47 @@ class Cutter:
         return TtftCuts(wanted, total, closed(pieces, total))
 
 
-def attribute(trace: Trace) -> Cuts:
-    """Cut every TTFT and every token gap of the completed requests of ``trace``."""
-    cutter = Cutter(trace)
+@dataclass(frozen=True)
+class _Found:
+    """What is told of some requests."""
+
+    ttft: TtftCuts
+    longest_gap: Ints
+    plain: PlainGaps
+    others: GapCuts
+
+
+def attribute(trace: Trace, spread: Spread = in_turn) -> Cuts:
+    """Cut every TTFT and every token gap of the completed requests of ``trace``, some requests at a time.
+
+    ``spread`` says how the parts are gone about; whatever it does, the cuts are the same to the last digit.
+    """
+    cutter, spans = Cutter(trace), trace.request_spans()
     counts = GapCounts(trace, cutter.plain_pieces())
-    longest = np.full(len(trace.requests.id), -1, dtype=np.int64)
-    ttft = _walked(cutter, counts, longest)
+    ttft, longest = [], []
+    with closing(in_order(spread(partial(_found, cutter, spans), len(spans)))) as parts:
+        for part in parts:
+            ttft.append(part.ttft)
+            longest.append(part.longest_gap)
+            counts.add_plain(part.plain)
+            counts.add(part.others)
     costs = cutter.costs
     del cutter  # its clocks are large, and so is what is made now
-    return Cuts(ttft, counts.kinds(), longest, costs)
+    return Cuts(_joined(ttft), counts.kinds(), np.concatenate([np.zeros(0, dtype=np.int64), *longest]), costs)
 
 
-def _walked(cutter: Cutter, counts: GapCounts, longest: Ints) -> TtftCuts:
-    """Every TTFT. The gaps are counted, and the longest one of each request is noted."""
-    ttft = []
-    for part in cutter.parts():
-        ttft.append(cutter.ttft_cuts(part))
-        longest_by_request(part.request, cutter.durations(part), longest)
-        _count(cutter, part, counts)
-    return _joined(ttft)
-
-
-def _count(cutter: Cutter, part: CutPart, counts: GapCounts) -> None:
-    """Count the gaps of a part."""
+def _found(cutter: Cutter, spans: Sequence[Span], number: int) -> _Found:
+    span = spans[number]
+    (part,) = cutter.parts([span])
     plain = cutter.plain(part)
     some = slice(None) if plain.all() else np.flatnonzero(plain)
     row = part.block.pairs.row[part.places.last[some]]
-    counts.add_plain(part.request[some], part.places.position[some], row)
-    counts.add(cutter.gap_cuts(part, np.flatnonzero(~plain)))
+    return _Found(
+        ttft=cutter.ttft_cuts(part),
+        longest_gap=longest_by_request(part.request, cutter.durations(part), span),
+        plain=plain_gaps(part.request[some], part.places.position[some], row),
+        others=cutter.gap_cuts(part, np.flatnonzero(~plain)),
+    )
 
 
 def all_cuts(trace: Trace) -> Iterator[tuple[TtftCuts, GapCuts]]:

@@ -15,7 +15,7 @@ import numpy as np
 from cbtrace.site.analysis.pieces import COLUMN, PIECES
 from cbtrace.site.analysis.quantiles import Counted
 from cbtrace.traces.columns import Bools, Ints
-from cbtrace.traces.pairs import RequestBlock
+from cbtrace.traces.pairs import RequestBlock, Span
 from cbtrace.traces.reader import Trace
 
 _TAKEN = np.iinfo(np.int64).min
@@ -107,6 +107,29 @@ def closed(pieces: Ints, total: Ints) -> Ints:
     return pieces
 
 
+@dataclass(frozen=True)
+class PlainGaps:
+    """Gaps of requests that decode in a step and in the one before: one row a step that such ones end in, and how many
+    they are. ``request`` and ``position`` are those of the first of them."""
+
+    row: Ints
+    count: Ints
+    request: Ints
+    position: Ints
+
+
+def plain_gaps(request: Ints, position: Ints, row: Ints) -> PlainGaps:
+    """Plain gaps as they end in steps, which are given in order of request, then position."""
+    if not len(row):
+        return PlainGaps(row, row, row, row)
+    low = int(row.min())
+    count = np.bincount(row - low)
+    first = np.zeros(len(count), dtype=np.int64)
+    first[(row - low)[::-1]] = np.arange(len(row))[::-1]  # the first of equal rows is written last, and stays
+    there = np.flatnonzero(count)
+    return PlainGaps(there + low, count[there], request[first[there]], position[first[there]])
+
+
 class GapCounts:
     """Counts gaps that are alike.
 
@@ -123,12 +146,12 @@ class GapCounts:
         self._apart: list[GapKinds] = []
         self._apart_rows = 0
 
-    def add_plain(self, request: Ints, position: Ints, row: Ints) -> None:
-        """Count plain gaps that end in steps; in order of request, then position, and after all before."""
-        self._count += np.bincount(row, minlength=len(self._count))
-        new = np.flatnonzero(self._request[row] < 0)[::-1]  # the first of equal rows is written last, and stays
-        self._request[row[new]] = request[new]
-        self._position[row[new]] = position[new]
+    def add_plain(self, gaps: PlainGaps) -> None:
+        """Count plain gaps of requests that come after all before."""
+        self._count[gaps.row] += gaps.count
+        new = self._request[gaps.row] < 0
+        self._request[gaps.row[new]] = gaps.request[new]
+        self._position[gaps.row[new]] = gaps.position[new]
 
     def add(self, gaps: GapCuts) -> None:
         """Add gaps one by one, in the same order."""
@@ -213,12 +236,14 @@ def alike(kinds: GapKinds) -> GapKinds:
     return GapKinds(**columns, count=count[order])
 
 
-def longest_by_request(request: Ints, total_ns: Ints, longest: Ints) -> None:
-    """Note in ``longest`` (by request) the longest of gaps, which are ordered by request."""
+def longest_by_request(request: Ints, total_ns: Ints, span: Span) -> Ints:
+    """By request of a span: the longest of its gaps, which are ordered by request; -1 for one without."""
+    first, end = span
+    longest = np.full(end - first, -1, dtype=np.int64)
     if len(request):
         begins = np.flatnonzero(np.diff(request, prepend=-1))
-        of = request[begins]
-        longest[of] = np.maximum(longest[of], np.maximum.reduceat(total_ns, begins))
+        longest[request[begins] - first] = np.maximum.reduceat(total_ns, begins)
+    return longest
 
 
 def longest_places(request: Ints, total_ns: Ints, most: int) -> Ints:
