@@ -1,9 +1,10 @@
 """What a long run takes to record, read, analyze and show: ``python benchmarks/long_run.py`` in the development
 environment (it needs the ``zstd`` program). About five minutes on an idle machine, and 300 MB of disk.
 
-Traces of 10,000, 100,000 and 1,000,000 steps are written (:mod:`long_trace`); each is read and analyzed, and its site
-built, in a process of its own, whose CPU time and highest resident memory are those that the system tells. The exponent
-is that of a straight line through the logarithms, by least squares: 1 is linear. ``--figure`` draws all of it.
+Traces of 10,000, 100,000 and 1,000,000 steps are written (:mod:`long_trace`); each is read and analyzed in a process of
+its own, and its site is built by the command, with ``--jobs``. Time and memory are those of all processes together
+(:mod:`process_tree`). The exponent is that of a straight line through the logarithms, by least squares: 1 is linear.
+``--figure`` draws all of it.
 ``--engine`` records a real engine on the CPU besides, and measures the same of its trace.
 """
 
@@ -12,22 +13,19 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import resource
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import altair
-import msgspec
 import numpy as np
 from long_trace import write_long_trace
 from long_workload import Plan
+from process_tree import spent
 
 from cbtrace.site.analysis.attribution import attribute
 from cbtrace.site.analysis.evidence import Evidence
@@ -36,7 +34,6 @@ from cbtrace.site.analysis.goodput import service_times
 from cbtrace.site.analysis.kv_groups import kv_by_group
 from cbtrace.site.analysis.request_lives import request_lives
 from cbtrace.site.analysis.summary import summarize
-from cbtrace.site.build import build_site
 from cbtrace.site.pages.request_data import gaps_a_request
 from cbtrace.traces import open_trace
 from pages import read_links
@@ -52,16 +49,10 @@ LIMITS = {
     "first_mb": 3,
     "output": 1.5,
 }
-"""What is aimed at for a million steps. Seconds are those of the CPU, which on an idle machine are those of a clock."""
+"""What is aimed at for a million steps. Seconds are those of the CPU: on an idle machine those of a clock, or more if
+several processes are at work."""
 EXPONENT = 1.05
-
-
-class Spent(msgspec.Struct):
-    """What one piece of work took."""
-
-    cpu_s: float
-    wall_s: float
-    peak_mib: float
+COMMAND = Path(sys.executable).with_name("cbtrace")
 
 
 @dataclass(frozen=True)
@@ -88,7 +79,7 @@ class Measured:
         return self.site_mb / self.trace_mb
 
 
-def analyzed(path: Path, _: Path) -> None:
+def analyze(path: Path) -> None:
     """Read a trace and compute what the site tells of it: every cut, every request's life, every finding."""
     trace = open_trace(path)
     cuts = attribute(trace)
@@ -100,37 +91,13 @@ def analyzed(path: Path, _: Path) -> None:
         pass
 
 
-def built(path: Path, out: Path) -> None:
-    """Build its site."""
-    build_site([path], out, jobs=1)
-
-
-WORK: dict[str, Callable[[Path, Path], None]] = {"read": analyzed, "site": built}
-
-
-def spent(work: str, path: Path, out: Path) -> Spent:
-    """Do some work in a process of its own."""
-    told = subprocess.run(
-        [sys.executable, __file__, "--work", work, str(path), str(out)], capture_output=True, check=True
-    )
-    return msgspec.json.decode(told.stdout, type=Spent)
-
-
-def work_here(work: str, path: Path, out: Path) -> None:
-    """Do some work in this process and print what it took, the start of the interpreter included."""
-    began = time.perf_counter()
-    WORK[work](path, out)
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    wall = time.perf_counter() - began
-    sys.stdout.buffer.write(msgspec.json.encode(Spent(used.ru_utime + used.ru_stime, wall, used.ru_maxrss / 1024)))
-
-
-def measured(path: Path, folder: Path) -> Measured:
+def measured(path: Path, folder: Path, jobs: int) -> Measured:
     """Measure all of one trace."""
     squeezed = folder / f"{path.name}.zst"
     subprocess.run(["zstd", "-q", "-19", "-f", str(path), "-o", str(squeezed)], check=True)
     site = folder / f"{path.stem}-site"
-    read, whole = spent("read", path, site), spent("site", path, site)
+    read = spent([sys.executable, __file__, "--analyze", str(path)])
+    whole = spent([str(COMMAND), "build", str(path), "-o", str(site), "--jobs", str(jobs)])
     files = [file for file in site.rglob("*") if file.is_file() and ".cbtrace-site" not in file.parts]
     (page,) = site.glob("runs/*/index.html")
     loaded = {(page.parent / address).resolve() for address in read_links(page).addresses}
@@ -219,29 +186,30 @@ def record_engine(path: Path, requests: int) -> None:
 def main() -> int:
     """Measure and print everything."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", nargs=3, metavar=("KIND", "TRACE", "OUT"), help=argparse.SUPPRESS)
+    parser.add_argument("--analyze", type=Path, metavar="TRACE", help=argparse.SUPPRESS)
     parser.add_argument("--steps", type=int, nargs="+", default=SIZES)
     parser.add_argument("--figure", type=Path, help="where to draw the growth, a .svg file")
     parser.add_argument("--engine", type=int, metavar="REQUESTS", help="record a real engine with so many requests")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes that build the site")
     asked = parser.parse_args()
-    if asked.work:
-        kind, path, out = asked.work
-        work_here(kind, Path(path), Path(out))
+    if asked.analyze:
+        analyze(asked.analyze)
         return 0
     load = f"load {os.getloadavg()[0]:.1f}"
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {load}")
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    print(f"{machine}, {load}, --jobs {asked.jobs}")
     found = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for steps in asked.steps:
             path = folder / f"{steps}.cbt"
             write_long_trace(path, Plan(steps))
-            found.append(measured(path, folder))
+            found.append(measured(path, folder, asked.jobs))
             say(found[-1])
         if asked.engine:
             print("a real engine:")
             record_engine(folder / "engine.cbt", asked.engine)
-            say(measured(folder / "engine.cbt", folder))
+            say(measured(folder / "engine.cbt", folder, asked.jobs))
     if asked.figure:
         draw(found, asked.figure)
     return 0 if judge(found) else 1

@@ -21,7 +21,9 @@ from cbtrace.traces.schema import Severity
 WORTH_A_PROCESS = 500_000
 """Bytes of traces that take longer to build than a process takes to start."""
 WORTH_SPLITTING = 10_000_000
-"""Bytes of a trace of which several processes make the files sooner than one, though one that is apart has to begin."""
+"""Bytes of a trace that several processes build sooner than one, though they have to begin first."""
+MOST_A_RUN = 8
+"""More processes would save little, since one alone reads the trace, and each takes memory of its own."""
 
 
 @dataclass(frozen=True)
@@ -80,19 +82,20 @@ def build_runs(
         OutputWriteError: something could not be written.
         BuildWorkerError: the system ended a process.
     """
-    size = sum(task.source.size for task in tasks)
-    workers = min(jobs, len(tasks), 1 + size // WORTH_A_PROCESS)
-    plan = [(task, _processes(task, jobs // workers)) for task in tasks] if workers else []
-    if workers > 1 or any(processes > 1 for _, processes in plan):
-        yield from _in_processes(chrome, plan, aside, workers, tell)
+    workers, each = processes_by_run(tasks, jobs)
+    if max([workers, *each]) > 1:
+        yield from _in_processes(chrome, list(zip(tasks, each, strict=True)), aside, workers, tell)
         return
     for done, task in enumerate(tasks):
         yield task, build_run(chrome, task, aside, partial(_tell_share, tell, done, task.source.path.name))
 
 
-def _processes(task: RunTask, most: int) -> int:
-    """How many processes make the files of a run."""
-    return most if task.source.size >= WORTH_SPLITTING and can_fork() else 1
+def processes_by_run(tasks: Sequence[RunTask], jobs: int) -> tuple[int, list[int]]:
+    """How many runs are built at a time, and how many processes build each of them."""
+    size = sum(task.source.size for task in tasks)
+    workers = min(jobs, len(tasks), 1 + size // WORTH_A_PROCESS)
+    most = min(jobs // max(workers, 1), MOST_A_RUN) if can_fork() else 1
+    return workers, [most if task.source.size >= WORTH_SPLITTING else 1 for task in tasks]
 
 
 def _tell_share(tell: Tell, done: int, name: str, share: float) -> None:

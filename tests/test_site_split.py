@@ -15,6 +15,8 @@ import pytest
 
 from cbtrace.site.build import build_site
 from cbtrace.site.folder import STATE
+from cbtrace.site.run_builds import RunTask, processes_by_run
+from cbtrace.site.run_files import RunSource
 from cbtrace.site.workers import _PATIENCE_S
 from conftest import started
 from site_runs import busy_run
@@ -66,6 +68,27 @@ def test_few_runs_are_split_and_short_ones_are_not(
     many = build_site(paths, tmp_path / "many", jobs=8)
     assert contents(tmp_path / "many") == contents(tmp_path / "one")
     assert [failed.slug for failed in many.failed] == [failed.slug for failed in one.failed] == ["not-a-trace"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "jobs", "each"),
+    [
+        ([100], 1, [1]),
+        ([100], 4, [4]),
+        ([100], 64, [8]),
+        ([100, 99, 100], 2, [1, 1, 1]),
+        ([100, 99, 100], 7, [2, 1, 2]),
+    ],
+)
+def test_all_runs_together_have_no_more_processes_than_jobs(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[int], jobs: int, each: list[int]
+) -> None:
+    monkeypatch.setattr("cbtrace.site.run_builds.WORTH_SPLITTING", 100)
+    monkeypatch.setattr("cbtrace.site.run_builds.WORTH_A_PROCESS", 1)
+    tasks = [RunTask(RunSource(Path("run.cbt"), "", size, 1), "record") for size in sizes]
+    assert processes_by_run(tasks, jobs) == (min(jobs, len(sizes)), each)
+    monkeypatch.setattr("cbtrace.site.run_builds.can_fork", lambda: False)
+    assert processes_by_run(tasks, jobs) == (min(jobs, len(sizes)), [1] * len(sizes))
 
 
 SPLIT = """
