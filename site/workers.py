@@ -102,18 +102,15 @@ def forked(work: Callable[[int], Result], count: int, processes: int) -> Finishe
     if processes <= 1:
         yield from in_turn(work, count)
         return
+    context = multiprocessing.get_context("fork")
     gc.freeze()  # a collection in a fork would write to every object, and so copy it
     try:
-        with closing(spread(_forks(), lambda number, told: work(number), count, processes)) as hearing:
+        with closing(spread(context, lambda number, told: work(number), count, processes)) as hearing:
             for heard in hearing:
                 if isinstance(heard, Done):
                     yield heard.number, heard.result
     finally:
         gc.unfreeze()
-
-
-def _forks() -> BaseContext:
-    return multiprocessing.get_context("fork")
 
 
 def spread(
