@@ -1,11 +1,13 @@
-"""What a long run takes to record, read, analyze and show: ``python benchmarks/long_run.py`` in the development
-environment (it needs the ``zstd`` program). About five minutes on an idle machine, and 300 MB of disk.
+"""What a long run takes to record, store, read, analyze and show: ``python benchmarks/long_run.py`` in the development
+environment. About five minutes on an idle machine, and 300 MB of disk.
 
-Traces of 10,000, 100,000 and 1,000,000 steps are written (:mod:`long_trace`); each is read and analyzed in a process of
-its own, and its site is built by the command, with ``--jobs``. Time and memory are those of all processes together
-(:mod:`process_tree`). The exponent is that of a straight line through the logarithms, by least squares: 1 is linear.
-``--figure`` draws all of it.
-``--engine`` records a real engine on the CPU besides, and measures the same of its trace.
+Traces of 10,000, 100,000 and 1,000,000 steps are written (:mod:`long_trace`). Each is stored (``cbtrace compress``, and
+beside it what Zstandard alone leaves at its level 19), read and analyzed in a process of its own, and its site is built
+by the command, with ``--jobs``. Time and memory are those of all processes together (:mod:`process_tree`). The exponent
+is that of a straight line through the logarithms, by least squares: 1 is linear. ``--figure`` draws all of it.
+
+``--engine`` records a real engine on the CPU besides (:mod:`long_engine`), ``--traces`` names recordings; the same is
+measured of those.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import altair
 import numpy as np
+import zstandard
 from long_trace import write_long_trace
 from long_workload import Plan
 from process_tree import spent
@@ -64,6 +66,8 @@ class Measured:
     tokens: int
     trace_mb: float
     zst_mb: float
+    zstd_alone_mb: float
+    store_s: float
     read_s: float
     read_wall_s: float
     read_mib: float
@@ -93,8 +97,9 @@ def analyze(path: Path) -> None:
 
 def measured(path: Path, folder: Path, jobs: int) -> Measured:
     """Measure all of one trace."""
-    squeezed = folder / f"{path.name}.zst"
-    subprocess.run(["zstd", "-q", "-19", "-f", str(path), "-o", str(squeezed)], check=True)
+    stored = folder / f"{path.name}.zst"
+    storing = spent([str(COMMAND), "compress", str(path), "-o", str(stored)])
+    alone = zstandard.ZstdCompressor(level=19).compress(path.read_bytes())
     site = folder / f"{path.stem}-site"
     read = spent([sys.executable, __file__, "--analyze", str(path)])
     whole = spent([str(COMMAND), "build", str(path), "-o", str(site), "--jobs", str(jobs)])
@@ -108,7 +113,9 @@ def measured(path: Path, folder: Path, jobs: int) -> Measured:
         requests=len(trace.requests.id),
         tokens=int(trace.requests.generated.sum()),
         trace_mb=path.stat().st_size / 1e6,
-        zst_mb=squeezed.stat().st_size / 1e6,
+        zst_mb=stored.stat().st_size / 1e6,
+        zstd_alone_mb=len(alone) / 1e6,
+        store_s=storing.cpu_s,
         read_s=read.cpu_s,
         read_wall_s=read.wall_s,
         read_mib=read.peak_mib,
@@ -129,7 +136,8 @@ def exponent(found: list[Measured], name: str) -> float:
 def say(one: Measured) -> None:
     """Print the figures of a trace."""
     print(f"{one.steps} steps, {one.requests} requests, {one.tokens} tokens")
-    print(f"  trace {one.trace_mb:.1f} MB, {one.zst_mb:.1f} MB as .cbt.zst (zstd -19)")
+    print(f"  trace {one.trace_mb:.2f} MB, {one.trace_mb * 1e6 / one.steps:.0f} bytes a step")
+    print(f"  stored {one.zst_mb:.2f} MB in {one.store_s:.1f} s of CPU (zstd -19 alone: {one.zstd_alone_mb:.2f} MB)")
     print(f"  read and analyzed: {one.read_s:.1f} s of CPU, {one.read_wall_s:.1f} s, {one.read_mib:.0f} MiB")
     print(f"  site: {one.site_s:.1f} s of CPU, {one.site_wall_s:.1f} s, {one.site_mib:.0f} MiB")
     print(f"  {one.site_mb:.1f} MB of files, {one.output:.2f} times the trace; {one.first_mb:.2f} MB loaded at first")
@@ -176,20 +184,14 @@ def draw(found: list[Measured], target: Path) -> None:
     ).save(target)
 
 
-def record_engine(path: Path, requests: int) -> None:
-    """A real engine on the CPU: a tiny Llama of random weights, and a KV cache for two dozen requests at once."""
-    from engines import Case, prompts, recorded, tiny_llama
-
-    recorded(Case(prompts(requests, 20, 120), 200, {"num_blocks": 400, "max_batch_tokens": 256}), tiny_llama(), path)
-
-
 def main() -> int:
     """Measure and print everything."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--analyze", type=Path, metavar="TRACE", help=argparse.SUPPRESS)
     parser.add_argument("--steps", type=int, nargs="+", default=SIZES)
     parser.add_argument("--figure", type=Path, help="where to draw the growth, a .svg file")
-    parser.add_argument("--engine", type=int, metavar="REQUESTS", help="record a real engine with so many requests")
+    parser.add_argument("--engine", type=float, metavar="SECONDS", help="record a real engine for so long")
+    parser.add_argument("--traces", type=Path, nargs="+", default=[], metavar="TRACE", help="measure these, too")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes that build the site")
     asked = parser.parse_args()
     if asked.analyze:
@@ -207,9 +209,13 @@ def main() -> int:
             found.append(measured(path, folder, asked.jobs))
             say(found[-1])
         if asked.engine:
-            print("a real engine:")
+            from long_engine import record_engine
+
             record_engine(folder / "engine.cbt", asked.engine)
-            say(measured(folder / "engine.cbt", folder, asked.jobs))
+            asked.traces.append(folder / "engine.cbt")
+        for path in asked.traces:
+            print(f"{path.name}:")
+            say(measured(path, folder, asked.jobs))
     if asked.figure:
         draw(found, asked.figure)
     return 0 if judge(found) else 1
