@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from importlib.metadata import version
 from io import TextIOWrapper
@@ -99,6 +100,8 @@ def run() -> int:
     except Exception as error:
         from cbtrace.traces.errors import CbtraceError
 
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            return _say(f"{error.filename} is too long for a file's name: use a shorter one.", "name-too-long", 2)
         if not isinstance(error, CbtraceError):
             raise
         return _say(str(error), error.slug, error.exit_code)

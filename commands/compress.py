@@ -10,7 +10,7 @@ import typer
 from cbtrace.commands.plain_text import plain
 
 _ENDING = ".zst"
-_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file to write if it is a trace.")]
+_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file to write, if it is a trace.")]
 
 
 def compress(
@@ -35,9 +35,9 @@ def compress(
     from cbtrace.commands.progress import progress_bar
     from cbtrace.traces.archive import compress_trace
 
-    output = output or trace.with_name(trace.name + _ENDING)
-    check_not_input(trace, output)
+    output = output or Path(f"{trace}{_ENDING}")
     with progress_bar(f"Compressing {trace.name}") as advance, writing(output):
+        check_not_input(trace, output)
 
         def progress(done: int, total: int) -> None:
             if advance is not None:
@@ -69,7 +69,7 @@ def decompress(
     from cbtrace.traces.archive import decompress_trace
 
     output = output or without_ending(trace, _ENDING)
-    check_not_input(trace, output)
     with writing(output):
+        check_not_input(trace, output)
         decompress_trace(trace, output, overwrite=overwrite)
     typer.echo(plain(str(output)))

@@ -30,6 +30,12 @@ def trace_files(named: Iterable[Path]) -> list[Path]:
 
 
 declare(
+    "name-too-long",
+    Severity.BROKEN,
+    "The system has no names of files as long as one that was given.",
+    "Use a shorter name.",
+)
+declare(
     "no-traces",
     Severity.BROKEN,
     "A folder that was named holds no file ending in `.cbt` or `.cbt.zst`, at any depth.",

@@ -163,7 +163,7 @@ requests = st.one_of(
         max_new_tokens=near(16),
         submit_ns=near(32, 48),
         flags=near(8),
-        planned_ns=near(32, 48),
+        planned_ns=st.one_of(near(32, 48), st.just(-7)),
         prompt_hash=hashes,
         generated_before=st.sampled_from([0, 0, 0, 7]),
     ),

@@ -67,6 +67,20 @@ def test_a_cut_or_changed_compressed_trace_is_never_whole_by_mistake(plain: Path
             assert not trace.recovery.whole or trace.tokens.time_ns.tolist() == times
 
 
+def test_a_compressed_trace_that_is_cut_anywhere_is_told_to_be(plain: Path, tmp_path: Path) -> None:
+    """Also within its checksum, where all of the trace is there."""
+    path = tmp_path / "run.cbt.zst"
+    content = zstandard.ZstdCompressor(level=3, write_checksum=True).compress(plain.read_bytes())
+    for end in range(5, len(content)):
+        path.write_bytes(content[:end])
+        try:
+            recovery = open_trace(path).recovery
+        except TraceError as error:
+            assert "copy it again" in str(error)
+        else:
+            assert "compressed-damaged" in {finding.slug for finding in recovery.findings}
+
+
 @pytest.mark.parametrize(
     ("content", "error"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import time
+import zlib
 
 import pytest
 from hypothesis import given
@@ -46,6 +47,12 @@ def test_where_the_file_is_divided_into_reads_makes_no_difference(chunk: int, pa
         assert scan(b"".join(map(seal, parts)) + MARKER) == (parts, scan(b"".join(map(seal, parts)) + MARKER)[1])
     finally:
         frames._CHUNK = before
+
+
+@pytest.mark.parametrize("length", [b"\x85\x00", b"\x85\x80\x00"])
+def test_a_length_with_more_bytes_than_it_needs_begins_no_frame(length: bytes) -> None:
+    checksum = zlib.crc32(length + b"12345").to_bytes(4, "little")
+    assert scan(MARKER + length + checksum + b"12345" + seal(b"next"))[0] == [b"next"]
 
 
 def test_a_step_costs_seven_bytes_beyond_its_payload() -> None:

@@ -127,13 +127,14 @@ FILES: dict[str, Callable[[Path], None]] = {
     "nesting": one_nested_frame,
     "starts of frames": starts_of_frames,
     "small requests": small(lambda at: Request(at, "", 0, -1, 0, 0, 0)),
-    "blocks of what is no frame": blocks(lambda at: b"none"),
-    "blocks of small visible": blocks(lambda at: codec.encode(Visible(at, 0))),
+    "blocks of what is no frame": blocks(lambda at: b"none, and not at all"),
+    "blocks of small samples": blocks(lambda at: codec.encode(Memory(at, "as small as can be"))),
     "blocks of steps": blocks(lambda at: codec.encode(Step(at, STEP_TIMES, -1, b"", 0, 0, 0, 0, 0, 0))),
     "small visible": small(lambda at: Visible(at, 0)),
     "small admissions": small(lambda at: Admit(at, at, at % 64, 0, 0, 0, 0, 0, 0)),
     "small events": small(lambda at: Event(9, at, 0)),
     "small samples": small(lambda at: Memory(at, "")),
+    "small rosters": small(lambda at: Roster(at, 0, [], [])),
     "rosters": small(lambda at: Roster(at, 0, [n for slot in range(9999) for n in (slot, slot)], [0] * 9999)),
 }
 

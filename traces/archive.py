@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from .aside import written_aside
-from .blocks import LEAST_BYTES, MOST_PAYLOADS, each_payload, join_payloads
-from .compressed import MAGIC as ZSTD_MAGIC
-from .compressed import ZstdFile, zstd_library
-from .errors import CbtraceError, TraceError, UsageError, declare
+from .blocks import BLOCK, MOST_PAYLOADS, each_payload, fit_a_block, join_payloads
+from .compressed import ZstdFile, padding, zstd_library
+from .errors import CbtraceError, TraceError, TraceExistsError, UsageError, declare
 from .frames import PREAMBLE_BYTES, FrameScanner, read_preamble, seal
 from .opening import format_version, open_bytes
-from .schema import FORMAT_VERSION, Severity
+from .schema import FORMAT_VERSION, MAGIC, Severity
 from .writer import TraceWriter
 
 _LEVEL = 12
@@ -49,11 +48,14 @@ def compress_trace(
     source, target = Path(source), Path(target)
     compressor = zstd_library(source).ZstdCompressor(level=_LEVEL, write_checksum=True)
     _check_target(target, overwrite)
-    told = hashlib.sha256()
+    told, plain = hashlib.sha256(), 0
     with written_aside(target) as aside:
-        with aside.open("xb") as file, compressor.stream_writer(file) as writer:
-            for piece in _in_blocks(source, told.update, progress):
-                writer.write(piece)
+        with aside.open("xb") as file:
+            with compressor.stream_writer(file, closefd=False) as writer:
+                for piece in _in_blocks(source, told.update, progress):
+                    writer.write(piece)
+                    plain += len(piece)
+            file.write(padding(plain, file.tell()))
         kept = hashlib.sha256()
         for piece in _one_by_one(aside):
             kept.update(piece)
@@ -84,8 +86,15 @@ def decompress_trace(
 
 def _check_target(target: Path, overwrite: bool) -> None:
     """Refuse to replace what is no trace, compressed or not."""
-    if not (overwrite and target.is_file() and target.read_bytes()[: len(ZSTD_MAGIC)] == ZSTD_MAGIC):
+    if not overwrite and (target.exists() or target.is_symlink()):
+        raise TraceExistsError(f"{target} exists already: choose another name, or allow overwriting it.")
+    if not (target.is_file() and _is_compressed_trace(target)):
         TraceWriter.check_target(target, overwrite=overwrite)
+
+
+def _is_compressed_trace(path: Path) -> bool:
+    with open_bytes(path) as file:
+        return isinstance(file, ZstdFile) and file.read(len(MAGIC)) == MAGIC
 
 
 class _Source:
@@ -104,12 +113,18 @@ class _Source:
         """The payloads of all frames, those in blocks one by one.
 
         Raises:
-            TraceError: bytes are damaged.
+            TraceError: bytes are damaged, or cannot be read.
         """
+        try:
+            yield from self._read()
+        except OSError as error:
+            raise TraceError(f"{self._path} cannot be read to its end ({error.strerror}): try again.") from error
+
+    def _read(self) -> Iterator[bytes]:
         scanner = FrameScanner(self._file.read, PREAMBLE_BYTES)
         for payload in each_payload(scanner):
             if isinstance(payload, bytes):
-                if len(payload) < LEAST_BYTES:
+                if not payload or payload[0] == BLOCK:
                     raise self._damaged("holds a frame that is none")
                 yield payload
             elif payload.reason != "cut":
@@ -118,7 +133,7 @@ class _Source:
                 self._file.seek(payload.start)
                 self.rest = self._file.read(payload.end - payload.start)
         if isinstance(self._file, ZstdFile) and self._file.broken:
-            raise self._damaged(f"is damaged at byte {scanner.bytes_seen}")
+            raise self._damaged(f"is cut, or damaged at byte {scanner.bytes_seen} of what it holds")
 
     def _damaged(self, what: str) -> TraceError:
         return TraceError(
@@ -139,21 +154,31 @@ def _in_blocks(source: Path, told: Callable[[bytes], object], progress: Progress
         told(trace.preamble)
         yield trace.preamble
         waiting: list[bytes] = []
-        size, done, total = 0, PREAMBLE_BYTES, source.stat().st_size
+        size, done = 0, PREAMBLE_BYTES
+        # How much a compressed file holds is known when all of it was read.
+        total = 0 if isinstance(file, ZstdFile) else source.stat().st_size
         for payload in trace.payloads():
+            if waiting and (size + len(payload) > _BLOCK_BYTES or len(waiting) == MOST_PAYLOADS):
+                yield _together(waiting)
+                waiting, size = [], 0
+                if total:
+                    progress(done, total)
             sealed = seal(payload)
             told(sealed)
-            if size + len(payload) > _BLOCK_BYTES or len(waiting) == MOST_PAYLOADS:
-                yield seal(join_payloads(waiting))
-                waiting, size = [], 0
-                progress(done, total)
             waiting.append(payload)
             size += len(payload)
             done += len(sealed)
         if waiting:
-            yield seal(join_payloads(waiting))
+            yield _together(waiting)
         told(trace.rest)
         yield trace.rest
+
+
+def _together(payloads: list[bytes]) -> bytes:
+    """Frames in one block, or one by one where they do not fit into one."""
+    if len(payloads) > 1 and fit_a_block(payloads):
+        return seal(join_payloads(payloads))
+    return b"".join(map(seal, payloads))
 
 
 def _one_by_one(source: Path) -> Iterator[bytes]:

@@ -28,19 +28,29 @@ from .frames import Damage
 
 BLOCK = 0xB8
 """First byte of a block: it starts no msgpack array, and is no form of a packed frame."""
-MOST_PAYLOADS, LEAST_BYTES = 1 << 14, 4
-"""A block of more payloads, or of shorter ones, is refused: each becomes an object, and no frame is so short."""
+MOST_PAYLOADS, LEAST_MEAN = 1 << 14, 16
+"""A block of more payloads, or of shorter ones on average, is refused: each takes its room in memory. Frames outside
+blocks have heads, and are no shorter in the file."""
 _HEAD = 9
 
 
+def fit_a_block(payloads: Sequence[bytes]) -> bool:
+    """Whether payloads may be in one block: not too many, not too short on average, and none of them a block."""
+    return (
+        0 < len(payloads) <= MOST_PAYLOADS
+        and sum(map(len, payloads)) >= LEAST_MEAN * len(payloads)
+        and all(payload and payload[0] != BLOCK for payload in payloads)
+    )
+
+
 def join_payloads(payloads: Sequence[bytes]) -> bytes:
-    """The block of some payloads, at most :data:`MOST_PAYLOADS`, each of :data:`LEAST_BYTES` at least.
+    """The block of some payloads.
 
     Raises:
-        ValueError: they are too many, too short, or none.
+        ValueError: they do not :func:`fit a block <fit_a_block>`.
     """
-    if len(payloads) > MOST_PAYLOADS or min(map(len, payloads)) < LEAST_BYTES:
-        raise ValueError("payloads that are too many or too short for a block")
+    if not fit_a_block(payloads):
+        raise ValueError("payloads that do not fit a block")
     tables: dict[tuple[bytes, int], list[bytes]] = {}
     numbers: dict[tuple[bytes, int], int] = {}
     order = []
@@ -78,18 +88,17 @@ def split_block(block: bytes) -> list[bytes]:
     if not 0 < count <= MOST_PAYLOADS or not 0 < tables <= count or len(block) < data:
         raise ValueError("a block has impossible numbers")
     lengths, counts = np.frombuffer(block, dtype="<u4", count=2 * tables, offset=_HEAD).reshape(-1, 2).T.tolist()
-    order = (
-        np.frombuffer(_transposed(block[data - 2 * count : data], count), dtype="<u2") if count else np.zeros(0, int)
-    )
+    order = np.frombuffer(_transposed(block[data - 2 * count : data], count), dtype="<u2")
     if np.bincount(order, minlength=tables).tolist() != counts or data + _size(lengths, counts) != len(block):
         raise ValueError("the parts of a block contradict one another")
-    if min(lengths) < LEAST_BYTES:
-        raise ValueError("a payload in a block is too short to be a frame")
     rows = []
     for length, number in zip(lengths, counts, strict=True):
         rows.append(iter(_rows(block[data : data + length * number], length, number)))
         data += length * number
-    return [next(rows[table]) for table in order.tolist()]
+    payloads = [next(rows[table]) for table in order.tolist()]
+    if not fit_a_block(payloads):
+        raise ValueError("payloads that are too short for a block, or blocks themselves")
+    return payloads
 
 
 def _size(lengths: Iterable[int], counts: Iterable[int]) -> int:
@@ -104,7 +113,7 @@ def _rows(table: bytes, length: int, count: int) -> list[bytes]:
 def each_payload(found: Iterable[tuple[int, bytes] | Damage]) -> Iterator[bytes | Damage]:
     """The payloads of frames that a :class:`~.frames.FrameScanner` finds, those in blocks one by one.
 
-    A malformed block comes as it is; it is no frame.
+    A malformed block, or one that holds blocks, comes as it is; it is no frame.
     """
     for part in found:
         if isinstance(part, Damage):

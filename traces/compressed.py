@@ -10,10 +10,15 @@ from .errors import TraceError, declare
 from .schema import Severity
 
 MAGIC = b"\x28\xb5\x2f\xfd"
+_SKIPPED = b"\x50\x2a\x4d\x18"
+"""Begins a part that every decompressor skips; its length follows."""
 _LARGEST_WINDOW = 1 << 25
 _LARGEST_RATIO = 20
 """Real traces shrink to half."""
 _BASE = 1 << 20
+_AT_ONCE = 512
+"""Compressed bytes that are decompressed at once: at most 16 MiB come of them, whatever they are."""
+_LEAST_READ = 1 << 16
 
 
 class ZstdFile(io.RawIOBase):
@@ -23,7 +28,7 @@ class ZstdFile(io.RawIOBase):
         path: the compressed file.
 
     Attributes:
-        broken: decompression ended before the data did, because the file is damaged or cut.
+        broken: the file is damaged or cut: what was decompressed may be less than what was compressed.
 
     Raises:
         TraceError: the package to decompress with is not installed.
@@ -42,16 +47,18 @@ class ZstdFile(io.RawIOBase):
     def _restart(self) -> None:
         self._file.seek(0)
         self._at = 0
-        decompressor = self._library.ZstdDecompressor(max_window_size=_LARGEST_WINDOW)
-        self._stream = decompressor.stream_reader(self._file, read_across_frames=True, closefd=False)
+        self._ready = bytearray()
+        self._left = b""
+        """Compressed bytes behind the end of a part."""
+        self._part: Any = None
 
     def read(self, size: int = -1) -> bytes:
         """Up to ``size`` bytes; none at the end of what can be decompressed."""
-        try:
-            data: bytes = self._stream.read(size)
-        except self._library.ZstdError:
-            self.broken = True
-            return b""
+        size = _LEAST_READ if size < 0 else size
+        while len(self._ready) < min(size, _LEAST_READ) and self._decompress():
+            pass
+        data = bytes(self._ready[:size])
+        del self._ready[:size]
         self._at += len(data)
         if self._at > self._limit:
             raise TraceError(
@@ -60,6 +67,25 @@ class ZstdFile(io.RawIOBase):
                 slug="zstd-bomb",
             )
         return data
+
+    def _decompress(self) -> bool:
+        """Decompress a little more; whether there was anything left to."""
+        compressed = self._left or self._file.read(_AT_ONCE)
+        self._left = b""
+        if not compressed:
+            self.broken |= self._part is not None  # cut within a part
+            return False
+        if self._part is None:
+            self._part = self._library.ZstdDecompressor(max_window_size=_LARGEST_WINDOW).decompressobj()
+        try:
+            self._ready += self._part.decompress(compressed)
+        except self._library.ZstdError:
+            self.broken = True
+            self._file.seek(0, io.SEEK_END)
+            return False
+        if self._part.eof:
+            self._left, self._part = self._part.unused_data, None
+        return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Go to a byte from the start, by decompressing up to it."""
@@ -74,6 +100,13 @@ class ZstdFile(io.RawIOBase):
         """Close the file."""
         self._file.close()
         super().close()
+
+
+def padding(plain: int, stored: int) -> bytes:
+    """What must follow ``stored`` bytes that ``plain`` ones were compressed to, so that they are not refused: a part
+    that decompresses to nothing. Only what no engine does compresses so well."""
+    missing = -(-(plain - _BASE) // _LARGEST_RATIO) - stored
+    return _SKIPPED + max(missing, 8).to_bytes(4, "little") + bytes(max(missing, 8)) if missing > 0 else b""
 
 
 def zstd_library(path: Path) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
@@ -65,6 +67,33 @@ class FrameTable(Generic[Kind]):
     def column(self, name: str) -> Ints | list[Any]:
         """A column, whatever it holds."""
         return self.others(name) if name in self._others else self.numbers(name)
+
+
+class StoredFrames(Generic[Kind]):
+    """Frames that hold lists, in order, kept as bytes: as objects they would take many times as much."""
+
+    def __init__(self, kind: type[Kind]) -> None:
+        self._encode, self._decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(kind).decode
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._data, self._ends = bytearray(), array("q", [0])
+
+    def append(self, frame: Kind) -> None:
+        """Take a frame."""
+        self._data += self._encode(frame)
+        self._ends.append(len(self._data))
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, at: int) -> Kind:
+        """The frame in a place from 0 on."""
+        return self._decode(memoryview(self._data)[self._ends[at] : self._ends[at + 1]])
+
+    def __iter__(self) -> Iterator[Kind]:
+        return map(self.__getitem__, range(len(self)))
 
 
 def first_rows(keys: Ints) -> tuple[Ints, Ints]:

@@ -186,6 +186,8 @@ class FrameScanner:
         for place in range(at + 2, min(at + 6, len(data))):
             byte = data[place]
             length |= (byte & 127) << shift
+            if not byte and shift:  # no writer makes a length longer than it is
+                return None
             if byte < 128:
                 return (place + 1 - at, length) if length <= MAX_PAYLOAD else None
             shift += 7

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from .columns import Ints
-from .frame_table import FrameTable, first_rows
+from .frame_table import FrameTable, StoredFrames, first_rows
 from .packed_steps import FORMS, PACKED_SIZE
 from .residency import Admitted, Move, Moves
 from .schema import (
@@ -64,7 +64,7 @@ class Intake:
     events: FrameTable[Event] = field(default_factory=lambda: FrameTable(Event))
     memory: FrameTable[Memory] = field(default_factory=lambda: FrameTable(Memory))
     gpu: FrameTable[Gpu] = field(default_factory=lambda: FrameTable(Gpu))
-    rosters: list[Roster] = field(default_factory=list)
+    rosters: StoredFrames[Roster] = field(default_factory=lambda: StoredFrames(Roster))
     clocks: list[Clock] = field(default_factory=list)
     graph_keys: dict[int, GraphKey] = field(default_factory=dict)
     notices: list[Notice] = field(default_factory=list)
@@ -193,8 +193,9 @@ class Intake:
     def _take_overwritten(self, frame: Overwritten) -> None:
         self.overwritten = frame
         # What came before says who was alive then, not who was in which slot when: the roster that follows does.
-        for column in (self._move_kind, self._move_step, self._move_row, self.rosters):
+        for column in (self._move_kind, self._move_step, self._move_row):
             del column[:]
+        self.rosters.clear()
         self._last_counted = -1
         # It has the order of requests, not of time, and no steps.
         self.reordered = int(self.last_step >= 0)
@@ -248,7 +249,7 @@ class Intake:
             named = [self.events.numbers("request"), self.requests.numbers("parent")]
             named.append(self.events.numbers("blocks")[self.events.numbers("kind") == EventKind.FORK])
             yield from (ordinals[ordinals >= 0] for ordinals in named)
-        yield from (np.array(roster.slots[1::2], dtype=np.int64) for roster in self.rosters)
+        yield np.fromiter((request for roster in self.rosters for request in roster.slots[1::2]), dtype=np.int64)
         yield steps.chunks.request
         yield steps.wasted.request
         yield steps.starved.request

@@ -44,7 +44,7 @@ def open_bytes(path: Path) -> BinaryIO | ZstdFile:
 def format_version(path: Path, start: bytes, file: BinaryIO | ZstdFile) -> int:
     """The format version of a file, before anything else in it is looked at."""
     if isinstance(file, ZstdFile) and file.broken:
-        raise TraceError(f"{path} is compressed with zstd and cannot be decompressed: decompress it with zstd -d.")
+        raise TraceError(f"{path} is compressed, and cut or damaged at its start: copy it again from where it came.")
     if not start or (len(start) < PREAMBLE_BYTES and preamble().startswith(start)):
         raise EmptyTraceError(f"{path} is empty: recording ended before anything was written; record the run again.")
     version = read_preamble(start)

@@ -44,7 +44,7 @@ def _pack_request(frame: Request) -> bytes | None:
     if len(frame.prompt_hash) != _HASH or (frame.incarnation, frame.parent, frame.generated_before) != (0, -1, 0):
         return None
     head = (frame.request, frame.prompt_tokens, frame.max_new_tokens, *_halves(frame.submit_ns), frame.flags)
-    if frame.planned_ns < 0:
+    if frame.planned_ns == -1:
         packed = _REQUEST.pack(176, *head, frame.prompt_hash)
     else:
         packed = _PLANNED.pack(177, *head, *_halves(frame.planned_ns), frame.prompt_hash)

@@ -285,7 +285,8 @@ def _read(path: Path, file: BinaryIO | ZstdFile, scanner: FrameScanner, version:
     if not intake.frames:
         if not ranges and not unreadable:
             raise EmptyTraceError(f"{path} holds no frames: recording ended at once; record the run again.")
-        raise TraceError(f"{path} starts as a trace does, but no frame in it is intact: record the run again.")
+        remedy = "copy it again from where it came" if isinstance(file, ZstdFile) else "record the run again"
+        raise TraceError(f"{path} starts as a trace does, but no frame in it is intact: {remedy}.")
 
     def losses(trace: Trace) -> Losses:
         return _losses(trace, intake, scanner.bytes_seen, tuple(ranges), damaged, unreadable)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .columns import Ints
-from .frame_table import rows_of
+from .frame_table import StoredFrames, rows_of
 from .schema import Roster
 
 _FOREVER = np.iinfo(np.int64).max
@@ -36,7 +36,7 @@ class Moves:
     """Of an admission; of a roster, its place among :attr:`rosters`."""
     slot: Ints
     start: Ints
-    rosters: list[Roster]
+    rosters: StoredFrames[Roster]
 
     def in_order(self) -> Ints:
         """The moves by step, admissions of one step by number: changes nothing in a sound trace."""
