@@ -137,6 +137,7 @@ class Intake:
 
     def finish(self) -> StepColumns:
         """The steps, packed. Call it once, after the last frame."""
+        self._seen.clear()  # with many requests it is large, and no longer needed
         return self._steps.finish()
 
     def _take_step(self, step: Step) -> None:
