@@ -106,7 +106,7 @@ def padding(plain: int, stored: int) -> bytes:
     """What must follow ``stored`` bytes that ``plain`` ones were compressed to, so that they are not refused: a part
     that decompresses to nothing. Only what no engine does compresses so well."""
     missing = -(-(plain - _BASE) // _LARGEST_RATIO) - stored
-    return _SKIPPED + max(missing, 8).to_bytes(4, "little") + bytes(max(missing, 8)) if missing > 0 else b""
+    return _SKIPPED + missing.to_bytes(4, "little") + bytes(missing) if missing > 0 else b""
 
 
 def zstd_library(path: Path) -> Any:
