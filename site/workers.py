@@ -46,7 +46,7 @@ class BuildWorkerError(CbtraceError):
 declare(
     "build-worker-ended",
     Severity.BROKEN,
-    "A process that built pages was ended from outside, most likely because memory ran out.",
+    "A process that built pages was ended from outside, most likely because memory ran out, or could not be started.",
     "Build again with `--jobs 1`; runs that were finished are kept.",
 )
 
@@ -134,10 +134,15 @@ def spread(
                 heard = _hear(pipe, numbers)
                 count -= isinstance(heard, Done)
                 yield heard
-    except (EOFError, OSError) as error:
+    except (EOFError, ConnectionError) as error:
         raise BuildWorkerError(
             "A process that built pages was ended from outside, most likely because memory ran out: build again with "
             "--jobs 1; runs that were finished are kept."
+        ) from error
+    except OSError as error:
+        raise BuildWorkerError(
+            f"A process that builds pages could not be started ({(error.strerror or 'unknown error').lower()}): build "
+            "again with --jobs 1; runs that were finished are kept."
         ) from error
     finally:
         _end(workers)

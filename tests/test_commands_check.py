@@ -17,7 +17,7 @@ from cbtrace.site.analysis.pieces import COLUMN
 from cbtrace.traces import Trace, open_trace
 from cbtrace.traces.codec import encode
 from cbtrace.traces.frames import preamble, seal
-from cbtrace.traces.schema import Admit, Frame, Notice, RequestFlag, Severity, Step
+from cbtrace.traces.schema import FORMAT_VERSION, Admit, Frame, Notice, RequestFlag, Severity, Step
 from conftest import Cbtrace
 from pinned_values import frames_of
 from site_runs import busy_run, troubled_run
@@ -73,7 +73,7 @@ def test_each_finding_has_slug_severity_place_meaning_and_remedy(cbtrace: Cbtrac
     (tmp_path / "damaged.cbt").write_bytes(data[:600] + b"\xff" * 8 + data[608:])
     text, plain = cbtrace("check", "damaged.cbt", "--json"), cbtrace("check", "damaged.cbt").stdout
     (trace,) = json.loads(text.stdout)["traces"]
-    assert (trace["trace"], trace["status"], trace["format_version"]) == ("damaged.cbt", "damaged", 2)
+    assert (trace["trace"], trace["status"], trace["format_version"]) == ("damaged.cbt", "damaged", FORMAT_VERSION)
     assert trace["severity"] == "data_loss"
     assert "damaged" in [finding["slug"] for finding in trace["findings"]]
     for finding in trace["findings"]:

@@ -143,6 +143,10 @@ def test_the_stall_is_the_slowest_row_and_leads_to_all_who_felt_it(browser: Brow
         assert int(count) == len(members.request) == 8
         assert seen.text("#gap-1 th").split() == [requests.id[members.request.min()], "and", "7", "more"]
         assert seen.page.get_attribute("#gap-1 td [data-window-link]", "href") == f"#step-{STALL}"
+        with seen.page.context.expect_page() as tab:
+            seen.page.click("#gap-1 th [data-window-link]", modifiers=["Control"])
+        assert "#" not in seen.page.url and tab.value.url.endswith(f"#step={STALL}")
+        tab.value.close()
         seen.page.click("#gap-1 th [data-window-link]")
         panel = seen.page.locator(f'[data-step-panel][data-step="{STALL}"]')
         panel.wait_for()

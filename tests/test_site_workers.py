@@ -117,6 +117,20 @@ def test_what_cannot_be_sent_is_an_error_and_not_a_lost_process(program: Program
     assert "pickle" in said
 
 
+def test_a_process_that_cannot_be_started_is_told_as_such(program: Program) -> None:
+    said = program(
+        """
+        import resource
+        resource.setrlimit(resource.RLIMIT_NOFILE, (12, 12))
+        try:
+            list(forked(lambda number: time.sleep(0.2), 40, 40))
+        except BuildWorkerError as error:
+            print(error, len(psutil.Process().children()))
+        """
+    )
+    assert "could not be started (too many open files)" in said and said.endswith(" 0\n")
+
+
 def test_a_process_that_is_killed_is_heard_and_ends_the_others(program: Program) -> None:
     said = program(
         """

@@ -8,6 +8,7 @@ with :func:`declare`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from .schema import FORMAT_VERSION, Severity
 
@@ -61,6 +62,17 @@ class CbtraceError(Exception):
         super().__init__(text)
         if slug is not None:
             self.slug = slug
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Between processes an error goes as it is: a class of its own may be made of something else than a text."""
+        return _as_it_was, (type(self), self.args, self.__dict__)
+
+
+def _as_it_was(kind: type[CbtraceError], arguments: tuple[Any, ...], attributes: dict[str, Any]) -> CbtraceError:
+    error = kind.__new__(kind)
+    error.args = arguments
+    error.__dict__.update(attributes)
+    return error
 
 
 class UsageError(CbtraceError):

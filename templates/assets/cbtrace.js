@@ -114,6 +114,12 @@
     history.replaceState(null, "", text ? `#${text}` : location.pathname + location.search);
   }
 
+  // What of a kind was clicked. A click with a key held opens another tab or window, and is left to the browser.
+  function clicked(event, selector) {
+    if (event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return null;
+    return event.target instanceof Element ? event.target.closest(selector) : null;
+  }
+
   // Changes the state and tells whoever shows a part of it.
   function setState(changes) {
     writeState(changes);
@@ -187,6 +193,6 @@
     document.addEventListener("keydown", keyPressed);
   }
 
-  window.cbtrace = { load, need, part, element, fill, nearest, number, bytes, readState, writeState, setState, cellValue, order, onKey, arrived };
+  window.cbtrace = { load, need, part, element, fill, nearest, number, bytes, readState, writeState, setState, clicked, cellValue, order, onKey, arrived };
   start();
 })();

@@ -199,7 +199,7 @@
   }
 
   document.addEventListener("click", (event) => {
-    const target = event.target instanceof Element && event.target.closest("[data-request]");
+    const target = cbtrace.clicked(event, "[data-request]");
     if (!target) return;
     event.preventDefault();
     open(target.dataset.request);

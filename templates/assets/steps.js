@@ -160,7 +160,7 @@
 
   // Whoever follows a link to a step from far below wants to see it.
   document.addEventListener("click", (event) => {
-    const link = event.target instanceof Element && event.target.closest('a[href^="#step="]');
+    const link = cbtrace.clicked(event, 'a[href^="#step="]');
     if (!link) return;
     event.preventDefault();
     current = link.hash.slice("#step=".length);

@@ -241,7 +241,7 @@
 
   // A link with a window shows it, beside going where it points.
   document.addEventListener("click", (event) => {
-    const link = event.target instanceof Element && event.target.closest("[data-window-link]");
+    const link = cbtrace.clicked(event, "[data-window-link]");
     if (link) show(...link.dataset.windowLink.split(",").map(Number), false);
   });
 
