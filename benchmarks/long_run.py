@@ -34,7 +34,7 @@ from cbtrace.site.analysis.evidence import Evidence
 from cbtrace.site.analysis.findings import findings
 from cbtrace.site.analysis.goodput import service_times
 from cbtrace.site.analysis.kv_groups import kv_by_group
-from cbtrace.site.analysis.request_lives import request_lives
+from cbtrace.site.analysis.request_lives import Lives
 from cbtrace.site.analysis.summary import summarize
 from cbtrace.site.pages.request_data import gaps_a_request
 from cbtrace.traces import open_trace
@@ -91,8 +91,9 @@ def analyze(path: Path) -> None:
     findings(Evidence(trace, summary, cuts, 0))
     service_times(trace, cuts.longest_gap)
     kv_by_group(trace)
-    for _part in request_lives(trace, gaps_a_request(len(trace.requests.id))):
-        pass
+    lives = Lives(trace, gaps_a_request(len(trace.requests.id)))
+    for span in trace.request_spans():
+        lives.of(span)
 
 
 def measured(path: Path, folder: Path, jobs: int) -> Measured:

@@ -12,15 +12,16 @@ import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import psutil
 
 _INTERVAL_S = 0.1
 
 
-class Spent(msgspec.Struct):
+@dataclass(frozen=True)
+class Spent:
     """What one piece of work took."""
 
     cpu_s: float

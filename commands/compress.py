@@ -32,18 +32,13 @@ def compress(
       cbtrace compress run.cbt -o stored/run.cbt.zst
     """
     from cbtrace.commands.output_file import check_not_input, writing
-    from cbtrace.commands.progress import progress_bar
+    from cbtrace.commands.progress import counting, progress_bar
     from cbtrace.traces.archive import compress_trace
 
     output = output or Path(f"{trace}{_ENDING}")
     with progress_bar(f"Compressing {trace.name}") as advance, writing(output):
         check_not_input(trace, output)
-
-        def progress(done: int, total: int) -> None:
-            if advance is not None:
-                advance(done, total, "")
-
-        compress_trace(trace, output, overwrite=overwrite, progress=progress)
+        compress_trace(trace, output, overwrite=overwrite, progress=counting(advance))
     before, after = trace.stat().st_size, output.stat().st_size
     typer.echo(f"{plain(str(output))}: {after:,} bytes, {after / before:.0%} of {plain(trace.name)}")
 

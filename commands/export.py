@@ -62,11 +62,9 @@ def export(
 
 def _write(trace: Trace, to: Target, output: Path, overwrite: bool, advance: Advance | None) -> list[Path]:
     """Write and return the files."""
+    from cbtrace.commands.progress import counting
 
-    def progress(done: int, total: int) -> None:
-        if advance is not None:
-            advance(done, total, "")
-
+    progress = counting(advance)
     if to is Target.perfetto:
         from cbtrace.traces.export.perfetto import write_perfetto
 

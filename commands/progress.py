@@ -12,6 +12,16 @@ Advance = Callable[[float, int, str], None]
 """Told how many parts are done (a share of one may be), how many there are, and the name of the one at hand."""
 
 
+def counting(advance: Advance | None) -> Callable[[int, int], None]:
+    """What tells ``advance``, if anybody sees it, how many parts of one thing are done and how many there are."""
+
+    def told(done: int, total: int) -> None:
+        if advance is not None:
+            advance(done, total, "")
+
+    return told
+
+
 @contextmanager
 def progress_bar(label: str) -> Iterator[Advance | None]:
     """Show a bar while the block runs; the value is what to tell progress, or None when nobody would see it."""

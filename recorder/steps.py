@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from cbtrace.recorder.requests import RequestRecord
 from cbtrace.traces.packed_steps import pack_step
-from cbtrace.traces.schema import CHUNK_FORMAT, ChunkFlag, Step, StepDetail
-from cbtrace.traces.stepcode import pack_ordinals, pack_times
+from cbtrace.traces.schema import ChunkFlag, Step, StepDetail
+from cbtrace.traces.stepcode import CHUNK, pack_ordinals, pack_times
 
-_pack_chunk = struct.Struct(CHUNK_FORMAT).pack
 _NEW_TOKEN, _DECODE = int(ChunkFlag.NEW_TOKEN), int(ChunkFlag.DECODE)
 
 
@@ -54,7 +52,7 @@ class StepDraft:
         flags = (_NEW_TOKEN if new_token else 0) | (_DECODE if decode else 0)
         if not isinstance(self.chunks, list) or not isinstance(self.chunk_tokens, set):
             self.chunks, self.chunk_tokens = [], set()
-        self.chunks.append(_pack_chunk(record.ordinal, prefill, recompute, flags))
+        self.chunks.append(CHUNK.pack(record.ordinal, prefill, recompute, flags))
         self.has_prefill = self.has_prefill or prefill + recompute > 0
         record.computed = max(known, end)
         if new_token:

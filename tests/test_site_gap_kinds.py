@@ -18,7 +18,7 @@ from cbtrace.site.analysis.distribution import curve, describe
 from cbtrace.site.analysis.gaps import GapCuts, longest_places
 from cbtrace.site.analysis.pieces import COLUMN
 from cbtrace.site.analysis.quantiles import Counted, quantiles
-from cbtrace.site.analysis.request_lives import request_lives
+from cbtrace.site.analysis.request_lives import Lives
 from cbtrace.site.analysis.spreading import Finished, Result
 from cbtrace.traces import by_request
 from site_gaps import every_gap, true_gaps
@@ -151,11 +151,11 @@ def test_parts_change_nothing_of_requests(tmp_path: Path, seed: int, pairs: int)
     path = tmp_path / "run.cbt"
     path.unlink(missing_ok=True)
     trace = mixed_run(path, seed)
-    (whole,) = request_lives(trace, 2)
+    (whole,) = map(Lives(trace, 2).of, trace.request_spans())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(by_request, "PART_PAIRS", pairs)
         patch.setattr(by_request, "GROUP", 4)
-        parts = list(request_lives(trace, 2))
+        parts = list(map(Lives(trace, 2).of, trace.request_spans()))
     assert (parts[0].first, parts[-1].end) == (0, len(trace.requests.id))
     assert [part.end for part in parts[:-1]] == [part.first for part in parts[1:]]
     for name in ("lives", "gaps", "stays"):

@@ -15,7 +15,7 @@ from cbtrace.site.analysis.bands import bands, pieces_of, singles
 from cbtrace.site.analysis.classes import chunking, request_classes
 from cbtrace.site.analysis.lifelines import STATES
 from cbtrace.site.analysis.pieces import COLUMN, PIECES
-from cbtrace.site.analysis.request_lives import RequestLives, request_lives
+from cbtrace.site.analysis.request_lives import Lives, RequestLives
 from cbtrace.site.analysis.slack import block_slack
 from cbtrace.site.build import build_site
 from cbtrace.site.pages import request_data
@@ -31,7 +31,7 @@ from trace_builder import CAPACITY, UNIT_BYTES, TraceBuilder, eventful
 
 def lives_of(trace: Trace) -> RequestLives:
     """All requests, which are few."""
-    (found,) = request_lives(trace, 8)
+    (found,) = map(Lives(trace, 8).of, trace.request_spans())
     return found
 
 

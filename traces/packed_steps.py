@@ -31,24 +31,28 @@ distance n (0 to 4) that takes 4 bytes, 32 if dense, 64 if there are chunks, in 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from .schema import CHUNK_FORMAT, Step, StepDetail
-from .stepcode import INSTANTS, instants_of, pack_times
+from .schema import Step, StepDetail
+from .stepcode import CHUNK, INSTANTS, instants_of, pack_times
 
+STEP_NUMBERS = ("index", "gpu_ns", "kv_free", "kv_cached", "waiting", "active", "stop", "flags", "graph")
+"""The plain numbers of a step, in the order in which they are taken here and in the table of steps."""
+numbers_of: Callable[[Step], tuple[int, int, int, int, int, int, int, int, int]] = attrgetter(*STEP_NUMBERS)
 PACKED_SINCE = 2
 """The format version that has packed steps."""
 NARROW_CHUNK_DTYPE = np.dtype([("request", "<u4"), ("prefill", "<u2"), ("recompute", "<u2"), ("flags", "<u1")])
 """A row of chunks in compact forms, packed without padding: 9 bytes."""
-_NARROW_CHUNK, _CHUNK = struct.Struct("<IHHB"), struct.Struct(CHUNK_FORMAT)
+_NARROW_CHUNK = struct.Struct("<IHHB")
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ def _compact(number: int) -> Form:
 
 
 def _general(form: int) -> Form:
-    chunk = _CHUNK.size if form & _GENERAL_CHUNKS else 0
+    chunk = CHUNK.size if form & _GENERAL_CHUNKS else 0
     return Form(4, _widths(form), 4, form & _GENERAL_DENSE > 0, chunk)
 
 
@@ -136,7 +140,7 @@ def pack_step(
             index << 8 | start << 32 | a << 80 | b << 104 | c << 128 | d << 152 | e << 176 | device << 200 | rest << 224
         )
     else:
-        form = _form_of((a, b, c, d, e), index, device, narrow is not None)
+        form = _form_of((a, b, c, d, e), index, narrow is not None)
         record, at = 0, 8
         for value, width in zip((index, start, a, b, c, d, e, device), FORMS[form].widths, strict=False):
             record |= value << at
@@ -155,7 +159,7 @@ def pack_step(
     return (record | form).to_bytes(size, "little")
 
 
-def _form_of(distances: tuple[int, ...], index: int, device: int, narrow: bool) -> int:
+def _form_of(distances: tuple[int, ...], index: int, narrow: bool) -> int:
     """The form that fits, without what the rest adds to it."""
     wide = sum(1 << at for at, distance in enumerate(distances) if distance >> 24)
     if not narrow or index >> 24:
@@ -176,10 +180,10 @@ def _with_chunks(form: int, record: bytes, bits: bytes, rows: bytes) -> bytes | 
 
 def _narrowed(chunks: bytes) -> bytes | None:
     """The rows of chunks in 9 bytes instead of 13; None if one does not fit, or they are not whole."""
-    if len(chunks) % _CHUNK.size:
+    if len(chunks) % CHUNK.size:
         return None
     try:
-        return b"".join([_NARROW_CHUNK.pack(*row) for row in _CHUNK.iter_unpack(chunks)])
+        return b"".join([_NARROW_CHUNK.pack(*row) for row in CHUNK.iter_unpack(chunks)])
     except struct.error:
         return None
 
@@ -203,20 +207,9 @@ def pack(step: Step) -> bytes | None:
     instants = instants_of(step.times)
     if not instants or pack_times(*instants) != step.times or step.decode[-1:] == b"\0":
         return None
-    return pack_step(
-        step.index,
-        *instants,
-        step.gpu_ns,
-        int.from_bytes(step.decode, "little"),
-        step.kv_free,
-        step.kv_cached,
-        step.waiting,
-        step.active,
-        step.stop,
-        step.flags,
-        step.graph,
-        chunks or b"",
-    )
+    numbers = numbers_of(step)
+    bits = int.from_bytes(step.decode, "little")
+    return pack_step(numbers[0], *instants, numbers[1], bits, *numbers[2:], chunks or b"")
 
 
 def unpack(payload: bytes) -> Step:
@@ -237,7 +230,7 @@ def unpack(payload: bytes) -> Step:
     if layout.chunk == _NARROW_CHUNK.size:
         if len(chunks) % _NARROW_CHUNK.size:
             raise msgspec.DecodeError("the chunks of a packed step are not whole")
-        chunks = b"".join([_CHUNK.pack(*row) for row in _NARROW_CHUNK.iter_unpack(chunks)])
+        chunks = b"".join([CHUNK.pack(*row) for row in _NARROW_CHUNK.iter_unpack(chunks)])
     times = pack_times(*accumulate((start, *distances)))
     waiting, active, stop, flags = _words(word)
     detail = StepDetail(chunks) if chunks else None
@@ -269,7 +262,7 @@ def unpack_steps(form: int, payloads: Sequence[bytes]) -> tuple[NDArray[np.int64
     """Many packed steps of one form at once, each at least :data:`PACKED_SIZE` long.
 
     Returns:
-        index, gpu_ns, kv_free, kv_cached, waiting, active, stop, flags, graph: shape (steps, 9).
+        :data:`STEP_NUMBERS`, shape (steps, 9).
         The instants, shape (steps, 6); see :func:`~cbtrace.traces.stepcode.unpack_times`.
     """
     layout, size = FORMS[form], PACKED_SIZE[form]

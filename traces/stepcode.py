@@ -9,9 +9,11 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from .schema import CHUNK_FIELDS
+from .schema import CHUNK_FIELDS, CHUNK_FORMAT
 
 CHUNK_DTYPE = np.dtype([(name, kind) for name, kind in CHUNK_FIELDS])
+CHUNK = struct.Struct(CHUNK_FORMAT)
+"""One row of chunks, packed one by one."""
 ORDINAL_DTYPE = np.dtype("<u4")
 INSTANTS = 6
 """start, scheduled, prepared, launched, ready, done."""
@@ -21,7 +23,6 @@ _MIDDLE = 1 << 32
 _START = struct.Struct("<Q")
 _MIDDLE_TIMES = struct.Struct("<Q5I")
 _WIDE_TIMES = struct.Struct("<6Q")
-_CHUNK = struct.Struct("<IIIB")
 
 
 def pack_times(start: int, scheduled: int, prepared: int, launched: int, ready: int, done: int) -> bytes:
@@ -90,7 +91,7 @@ def unpack_slots(packed: Sequence[bytes]) -> NDArray[np.bool_]:
 
 def pack_chunks(rows: Iterable[tuple[int, int, int, int]]) -> bytes | None:
     """:attr:`StepDetail.chunks` of rows (request, prefill, recompute, flags); None when there are none."""
-    return b"".join([_CHUNK.pack(*row) for row in rows]) or None
+    return b"".join([CHUNK.pack(*row) for row in rows]) or None
 
 
 def pack_ordinals(requests: Iterable[int]) -> bytes | None:

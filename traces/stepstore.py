@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .columns import Ints
-from .packed_steps import FORMS, NARROW_CHUNK_DTYPE, unpack_rest, unpack_steps
+from .packed_steps import FORMS, NARROW_CHUNK_DTYPE, STEP_NUMBERS, numbers_of, unpack_rest, unpack_steps
 from .pairs import ranges
 from .schema import CHUNK_FIELDS, Step
 from .stepcode import CHUNK_DTYPE, INSTANTS, ORDINAL_DTYPE, unpack_times
 
 _CHUNK_STEPS = 4096
-_NUMBERS = ("index", "gpu_ns", "kv_free", "kv_cached", "waiting", "active", "stop", "flags", "graph", "attempts")
+_NUMBERS = (*STEP_NUMBERS, "attempts")
 
 
 @dataclass(frozen=True)
@@ -219,15 +219,4 @@ def _narrowed(column: Ints) -> NDArray[Any]:
 
 
 def _row(step: Step) -> tuple[int, ...]:
-    return (
-        step.index,
-        step.gpu_ns,
-        step.kv_free,
-        step.kv_cached,
-        step.waiting,
-        step.active,
-        step.stop,
-        step.flags,
-        step.graph,
-        1 if step.detail is None else step.detail.attempts,
-    )
+    return (*numbers_of(step), 1 if step.detail is None else step.detail.attempts)

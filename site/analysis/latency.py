@@ -50,20 +50,30 @@ class Latencies:
 
 def completed(requests: Requests) -> Bools:
     """Requests that ended normally with at least one token: those that enter the latency percentiles."""
-    ended = np.isin(requests.end_reason, (EndReason.EOS, EndReason.LENGTH))
-    return np.asarray(ended & (requests.generated > 0))
+    return finished(requests) & (requests.generated > 0)
+
+
+def finished(requests: Requests) -> Bools:
+    """Requests that ended normally, with a token or without."""
+    return np.isin(requests.end_reason, (EndReason.EOS, EndReason.LENGTH))
+
+
+def unfinished(requests: Requests) -> dict[str, Bools]:
+    """The requests that did not complete, by what became of them, the worst first."""
+    reason = requests.end_reason
+    return {
+        "failed": reason == EndReason.FAILED,
+        "cancelled": reason == EndReason.CANCELLED,
+        "empty": finished(requests) & (requests.generated == 0),
+        "running": reason == EndReason.RUNNING,
+    }
 
 
 def count_requests(requests: Requests) -> RequestCounts:
     """Count the requests by how they ended."""
-    reason = requests.end_reason
-    finished = np.isin(reason, (EndReason.EOS, EndReason.LENGTH))
     return RequestCounts(
-        finished=int(finished.sum()),
-        failed=int((reason == EndReason.FAILED).sum()),
-        cancelled=int((reason == EndReason.CANCELLED).sum()),
-        running=int((reason == EndReason.RUNNING).sum()),
-        empty=int((finished & (requests.generated == 0)).sum()),
+        finished=int(finished(requests).sum()),
+        **{how: int(which.sum()) for how, which in unfinished(requests).items()},
         submit_unseen=int(((requests.flags & RequestFlag.SUBMIT_UNSEEN) != 0).sum()),
         forked=int(((requests.flags & RequestFlag.FORKED) != 0).sum()),
         soft_reset=int((requests.soft_resets > 0).sum()),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cbtrace.site.analysis.attribution import Cutter
@@ -44,10 +43,3 @@ class Lives:
             cutter.gap_cuts(part, longest),
             self._stays.of(part.block),
         )
-
-
-def request_lives(trace: Trace, gaps_a_request: int) -> Iterator[RequestLives]:
-    """All requests of ``trace`` in order, some at a time."""
-    lives = Lives(trace, gaps_a_request)
-    for span in trace.request_spans():
-        yield lives.of(span)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from cbtrace.site import formats
+from cbtrace.site.analysis.latency import unfinished
 from cbtrace.site.pages.labels import request_label
 from cbtrace.site.pages.windows import window_around
 from cbtrace.site.words import Words
-from cbtrace.traces.columns import Ints, Requests
+from cbtrace.traces.columns import Ints
 from cbtrace.traces.reader import Trace
-from cbtrace.traces.schema import EndReason
 
 ROWS = 50
 ERROR_LENGTH = 200
@@ -46,7 +46,7 @@ class UnfinishedSection:
 
 def unfinished_section(trace: Trace, origin_ns: int, words: Words) -> UnfinishedSection | None:
     """The requests that did not complete, the worst first; None where all did."""
-    found = _by_ending(trace.requests)
+    found = {how: np.flatnonzero(which) for how, which in unfinished(trace.requests).items()}
     count = sum(map(len, found.values()))
     if not count:
         return None
@@ -68,19 +68,6 @@ def _title(found: dict[str, Ints], count: int, requests: int, words: Words) -> s
         if len(some)
     ]
     return words("unfinished.title", count=formats.number(count), all=formats.number(requests), parts=", ".join(parts))
-
-
-def _by_ending(requests: Requests) -> dict[str, Ints]:
-    """Ordinals of the requests that did not complete, by what became of them."""
-    reason = requests.end_reason
-    finished = np.isin(reason, (EndReason.EOS, EndReason.LENGTH))
-    masks = {
-        "failed": reason == EndReason.FAILED,
-        "cancelled": reason == EndReason.CANCELLED,
-        "empty": finished & (requests.generated == 0),
-        "running": reason == EndReason.RUNNING,
-    }
-    return {how: np.flatnonzero(mask) for how, mask in masks.items()}
 
 
 def _row(trace: Trace, how: str, at: int, origin_ns: int, words: Words) -> UnfinishedRow:
